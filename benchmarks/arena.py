@@ -12,8 +12,8 @@ agent1 knows, besides the two cells that are observed:
     lstm       what an LSTM of 64 learns to keep; sequences are whole episodes
     same       nothing; the network of `cells`, its memory always empty
     time       the same network, only the time
-    cells      the cells that it has visited, and the time (`jaxrl.models.cell_memory`), the tuned
-               settings' network
+    cells      the cells that it has visited, and the time: `jaxrl.envs.networks.cell_memory`,
+               the tuned settings' network
 
 agent2 is one that learns, one that plays at random, or one that stays in its corner. All else is
 equal. The numbers are of sampled actions, in the last 5% of the training's episodes.
@@ -31,7 +31,7 @@ import report
 
 from jaxrl import PPOConfig, make_train
 from jaxrl.envs.arena import MultiAgentArena
-from jaxrl.models.cell_memory import CellMemory
+from jaxrl.envs.networks.cell_memory import CellMemory
 
 DOWN, LEFT, RIGHT, UP = 2, 3, 1, 0
 CERTAINTY = 5.7  # of the tour: e^5.7 / (e^5.7 + 3) = 0.99

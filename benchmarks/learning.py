@@ -39,7 +39,7 @@ WATERWORLD = {
     "vf_loss_coeff": 0.005,
     "vf_share_layers": True,
 }
-WATERWORLD_DENSE = {  # tuned, before there was `jaxrl.models.ray_network`
+WATERWORLD_DENSE = {  # tuned, before there was `jaxrl.envs.networks.ray_network`
     "env": "waterworld",
     "num_envs": 16,
     "rollout_length": 500,

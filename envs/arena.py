@@ -85,7 +85,7 @@ class MultiAgentArena(StackedEnvironment):
         The network of pol1 matters most: it remembers which cells are visited.
         """
         grid = f"height={self.height}, width={self.width}"
-        memory = {"model": f"jaxrl.models.cell_memory:CellMemory({grid})", "max_seq_len": 1}
+        memory = {"model": f"jaxrl.envs.networks.cell_memory:CellMemory({grid})", "max_seq_len": 1}
         return {
             "num_envs": 64,
             "rollout_length": 100,

@@ -189,7 +189,7 @@ class Pursuit(StackedEnvironment):
             "vf_clip_param": None,
             "vf_loss_coeff": 0.5,
             "entropy_coeff": [[0, 0.02], [1_200_000, 0.0]],
-            "model": "jaxrl.models.rotation_network:RotationNetwork",
+            "model": "jaxrl.envs.networks.rotation_network:RotationNetwork",
             "fcnet_hiddens": (64, 64),  # of networks that are chosen in place of that model
             "total_env_steps": 1_600_000,
         }

@@ -143,7 +143,7 @@ class Waterworld(StackedEnvironment):
             "vf_clip_param": None,
             "vf_loss_coeff": 0.5,
             "entropy_coeff": [[0, 0.005], [2_000_000, 0.0]],
-            "model": f"jaxrl.models.ray_network:RayNetwork({sensors})",
+            "model": f"jaxrl.envs.networks.ray_network:RayNetwork({sensors})",
             "fcnet_hiddens": (64, 64),  # of networks that are chosen in place of that model
             "total_env_steps": 2_000_000,
         }

@@ -53,6 +53,11 @@ MAY_IMPORT = {
     # The public surface; an adapter to a library imports the library when it is called.
     "jaxrl": EVERYTHING - {"adapters"},
     "envs": {"core"},
+    "envs/networks": {"core", "ops", "models"},
+}
+MAY_NAME = {  # what a floor or a file may name in a text, as settings do
+    "envs": {"envs/networks"},
+    "jaxrl/core/renamed.py": {"envs/networks"},  # where they were, for runs of before
 }
 # All that episodes import, and what worker processes import.
 CORE_WITHOUT_JAX = tuple(
@@ -178,7 +183,7 @@ def floor_of(path):
     """The row of MAY_IMPORT that a file of the repository belongs to."""
     package, *rest = Path(path).with_suffix("").parts
     if package == "envs":  # jaxrl.envs, whose __init__.py alone is in the folder of that name
-        return "envs"
+        return "envs/networks" if rest[:-1] == ["networks"] else "envs"
     if rest[0] == "adapters" and len(rest) > 1 and rest[1] != "__init__":
         return f"adapters/{rest[1].partition('_')[0]}"
     if rest[0] == "algorithms" and len(rest) > 2:
@@ -201,13 +206,15 @@ def target_floor(module):
         return "an algorithm"
     if rest[:1] == ["adapters"] and rest[1:2] and rest[1].startswith(("to_", "wrapping")):
         return f"adapters/{rest[1].partition('_')[0]}"
+    if rest[:2] == ["envs", "networks"]:
+        return "envs/networks"
     return rest[0] if rest and rest[0] in {*EVERYTHING, "envs"} else "jaxrl"
 
 
 def imports(path, source):
     """(line, dotted name) of every import, wherever it stands, relative ones resolved.
 
-    Also those by a string.
+    Also those by a call with a string.
     """
     folder = Path(path).parent.parts
     for node in ast.walk(ast.parse(source)):
@@ -222,10 +229,14 @@ def imports(path, source):
         ):
             names = [argument.value for argument in node.args if isinstance(argument, ast.Constant)]
             yield from ((node.lineno, name) for name in names if isinstance(name, str))
-        elif isinstance(node, ast.Constant) and re.fullmatch(
-            r"(jaxrl\.)?envs\.\w+(\.\w+)*(:\w+)?", str(node.value)
-        ):
-            yield node.lineno, node.value
+
+
+def named_environments(source):
+    """(line, dotted name) of the modules of `envs/`, and of what is in them, that a text names."""
+    form = re.compile(r"((jaxrl\.)?envs\.\w+(\.\w+)*)(:\w+(\(.*)?)?")
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Constant) and (match := form.fullmatch(str(node.value))):
+            yield node.lineno, match[1]
 
 
 def forbidden_arrows(path, source):
@@ -233,11 +244,14 @@ def forbidden_arrows(path, source):
     if floor not in MAY_IMPORT:
         return [f"{path}: the house has no floor {floor!r}; give it a row in MAY_IMPORT"]
     allowed = MAY_IMPORT[floor] | ({floor} if not floor.startswith("adapters") else set())
-    found = [(line, name, target_floor(name)) for line, name in imports(path, source)]
+    nameable = allowed | MAY_NAME.get(floor, set()) | MAY_NAME.get(path, set())
+    found = {(*found, "import") for found in imports(path, source)}
+    named = {(*found, "name") for found in named_environments(source)}
     return [
-        f"{path}:{line}: {floor} may not import {target} ({name})"
-        for line, name, target in found
-        if target is not None and target not in allowed
+        f"{path}:{line}: {floor} may not {verb} {target} ({name})"
+        for line, name, verb in sorted(found | named)
+        if (target := target_floor(name)) is not None
+        and target not in (allowed if verb == "import" else nameable)
     ]
 
 
@@ -526,6 +540,7 @@ def report():
     packages = {{name.partition(".")[0] for name in sys.modules}}
     found = packages & set({NOT_FOR_IMPORT!r})
     environments = [name for name in sys.modules if name.startswith("jaxrl.envs.")]
+    environments = [name for name in environments if name != "jaxrl.envs.networks"]  # the walk's
     backends = sorted(xla_bridge._backends)
     return {{"found": sorted([*found, *environments]), "backends": backends}}
 
@@ -609,6 +624,17 @@ BROKEN = {
             "from envs.cartpole import CartPole",
             "from jaxrl.rollout import rollout",
             "import jaxrl",
+            "from jaxrl.envs.networks.cell_memory import CellMemory",
+            "importlib.import_module('jaxrl.envs.networks')",
+        ],
+        "envs/networks/cell_memory.py": [
+            "from jaxrl.rollout.rollout import Trajectory",
+            "from jaxrl.envs.arena import MultiAgentArena",
+            "from envs.networks import ray_network",
+        ],
+        "jaxrl/models/custom.py": [
+            "from jaxrl.envs.networks.cell_memory import CellMemory",
+            "MEMORY = 'jaxrl.envs.networks.cell_memory:CellMemory(height=3, width=3)'",
         ],
         "jaxrl/dqn/train.py": [""],
         "jaxrl/tools.py": [""],
@@ -726,7 +752,12 @@ ALLOWED = {
         "import jax, jax.numpy as jnp\nf = jax.jit(lambda x: jnp.ones(3))\nLIMIT = jnp.inf",
         "import numpy as np\nKIND = np.dtype('int32')\ndef f():\n    return np.zeros(3)",
         LONG_FUNCTION.replace("    pass\n", "", 1),
+        "MODEL = 'jaxrl.envs.networks.cell_memory:CellMemory'",
     ],
+    "envs/networks/cell_memory.py": [
+        "from jaxrl.models.model import carried\nfrom jaxrl.envs.networks import ray_network",
+    ],
+    "jaxrl/core/renamed.py": ["MOVED = 'jaxrl.envs.networks.cell_memory'"],
     "jaxrl/run/load.py": ["def render(path, *, a, b, c, d, e, f, g): pass"],
     "jaxrl/run/trainer.py": [
         "class Trainer:\n    def fit(self, a, b, c, d, e, f): one_hot = 'one'"

@@ -25,7 +25,7 @@ from jaxrl.core.trust import current_module
 from jaxrl.run.settings import RunKeywords, RunSettings
 
 ROOT = Path(__file__).resolve().parents[1]
-MODULES = sorted(file.stem for file in (ROOT / "envs").glob("*.py"))
+ENVS = {file.relative_to(ROOT / "envs") for file in (ROOT / "envs").rglob("*.py")}
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
 
@@ -57,7 +57,7 @@ def test_a_wheel_holds_the_environments_within_jaxrl_and_nothing_beside_it(wheel
         f"jaxrl-{PROJECT['version']}.dist-info",
     }
     inside = {name.removeprefix("jaxrl/envs/") for name in wheel if name.startswith("jaxrl/envs/")}
-    assert inside == {"__init__.py", *(f"{module}.py" for module in MODULES)}
+    assert inside == {"__init__.py", *map(str, ENVS)}
     assert "jaxrl/py.typed" in wheel
     data = {f"jaxrl/core/names/{library.lower()}.toml" for library in LIBRARIES}
     assert {name for name in wheel if name.endswith(".toml")} == data
@@ -81,15 +81,21 @@ def test_a_wheel_of_the_client_holds_its_modules_and_the_reader_of_policies(tmp_
 
 
 def test_every_environment_module_has_a_stub_that_leads_type_checkers_to_it():
+    folder = ROOT / "jaxrl/envs"
     stubs = {
-        file.stem: file.read_text(encoding="utf-8") for file in (ROOT / "jaxrl/envs").glob("*.pyi")
+        file.relative_to(folder).with_suffix(".py"): file.read_text(encoding="utf-8")
+        for file in folder.rglob("*.pyi")
     }
-    # mypy follows the first line; Pyright the second, which a project's own folder `envs` does not
-    # hide.
-    assert stubs == {
-        module: f"from envs.{module} import *\nfrom ...envs.{module} import *\n"
-        for module in MODULES
-    }
+    assert stubs == {file: stub(file) for file in ENVS if file.stem != "__init__"}
+
+
+def stub(file):
+    """The stub of a module: mypy follows its first line, Pyright the second.
+
+    A project's own folder `envs` does not hide the second.
+    """
+    module = ".".join(("envs", *file.with_suffix("").parts))
+    return f"from {module} import *\nfrom ..{'.' * len(file.parts)}{module} import *\n"
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@
 ort.env.wasm.wasmPaths = new URL("ort/", location.href).href;
 ort.env.wasm.numThreads = 1;
 
-// What the tuned explorer remembers (`jaxrl.models.cell_memory`): zeros where an episode begins.
+// What the tuned explorer remembers (`jaxrl.envs.networks.cell_memory`): zeros where an episode begins.
 const memory = () => ({ state_in_time: zeros([1]), state_in_visited: zeros([1, CELLS]) });
 const zeros = (shape) => new ort.Tensor("float32", new Float32Array(shape.at(-1)), shape);
 

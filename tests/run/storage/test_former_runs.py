@@ -76,3 +76,29 @@ def test_former_modules_are_found_and_warn_of_their_present_names():
 def test_every_former_module_leads_to_one_that_exists(former):
     module = __import__(MODULES[former], fromlist=["_"])
     assert all(hasattr(module, present) for present in NAMES.get(former, {}).values())
+
+
+@pytest.mark.long
+def test_a_run_whose_network_has_since_moved_to_its_environments_acts_and_resumes(tmp_path):
+    run = tmp_path / "run"
+    former = "jaxrl.models.cell_memory:CellMemory(height=3, width=3)"
+    config = jaxrl.PPOConfig(
+        env="arena",
+        env_args={"height": 3, "width": 3},
+        per_policy={"pol1": {"model": former, "max_seq_len": 1}},
+        num_envs=2,
+        rollout_length=4,
+        minibatch_size=8,
+        num_epochs=1,
+        total_env_steps=8,
+    )
+    with Trainer(config, run_dir=run, quiet=True, pictures=False) as trainer:
+        trainer.fit()
+    assert former in (run / "config.json").read_text()
+    policy = load_policy(run, "pol1")
+    assert type(policy.policy_spec.model.given).__module__ == "jaxrl.envs.networks.cell_memory"
+    assert policy.act(np.zeros(2, np.int32), begins=True) in range(4)
+    present = {"model": former.replace("jaxrl.models", "jaxrl.envs.networks"), "max_seq_len": 1}
+    longer = config.replace(per_policy={"pol1": present}, total_env_steps=16)
+    with Trainer.from_checkpoint(run, config=longer, quiet=True, strict=True) as trainer:
+        assert trainer.fit()["training_iteration"] == 2

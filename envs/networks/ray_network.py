@@ -3,7 +3,7 @@
 Food on one side is caught as food on the other side is. A network of dense layers has to learn that
 for each of the sensors; this one learns it once.
 
-    model="jaxrl.models.ray_network:RayNetwork(num_sensors=30, speed_features=True)"
+    model="jaxrl.envs.networks.ray_network:RayNetwork(num_sensors=30, speed_features=True)"
 """
 
 import flax.linen as nn

@@ -9,7 +9,13 @@ import jaxrl
 from jaxrl import PPOConfig
 from jaxrl.core.errors import UsageError
 from jaxrl.core.spaces import Box, Discrete
-from jaxrl.models.ray_network import IS_DISTANCE, RayNetwork, gathered, readings, with_neighbours
+from jaxrl.envs.networks.ray_network import (
+    IS_DISTANCE,
+    RayNetwork,
+    gathered,
+    readings,
+    with_neighbours,
+)
 
 PUSH = Box(-1.0, 1.0, (2,))
 

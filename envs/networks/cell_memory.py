@@ -5,7 +5,7 @@ Salakhutdinov 2018, but written by a rule): the carry holds the cells where the 
 the network reads it. No gradient passes through the carry, so `max_seq_len=1` loses nothing and
 trains as fast as a network without memory.
 
-    model = "jaxrl.models.cell_memory:CellMemory(height=10, width=10)"
+    model = "jaxrl.envs.networks.cell_memory:CellMemory(height=10, width=10)"
     per_policy={"pol1": {"model": model, "max_seq_len": 1}}
 """
 

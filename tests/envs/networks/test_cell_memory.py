@@ -9,7 +9,7 @@ from jaxrl import PPOConfig, Trainer, load_policy
 from jaxrl.core.errors import UsageError
 from jaxrl.core.spaces import Box, Discrete, MultiDiscrete
 from jaxrl.envs.arena import MultiAgentArena, unpack
-from jaxrl.models.cell_memory import CellMemory, relative_place, surroundings
+from jaxrl.envs.networks.cell_memory import CellMemory, relative_place, surroundings
 
 FOUR_ACTIONS = Discrete(4)
 

@@ -9,8 +9,8 @@ import jaxrl
 from jaxrl import PPOConfig
 from jaxrl.core.errors import UsageError
 from jaxrl.core.spaces import Box, Discrete
+from jaxrl.envs.networks.rotation_network import RotationNetwork, View
 from jaxrl.envs.pursuit_rules import move, observe
-from jaxrl.models.rotation_network import RotationNetwork, View
 
 VIEW, MOVES = Box(0, 30, (7, 7, 3)), Discrete(5)
 LEFT, RIGHT, DOWN, UP, STAY = range(5)

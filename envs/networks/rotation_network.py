@@ -4,7 +4,7 @@ An evader on the left is surrounded as an evader above is. A network of dense la
 that for each direction; this one learns it once, as a group-equivariant network (Cohen and Welling
 2016) of the quarter turns.
 
-    model="jaxrl.models.rotation_network:RotationNetwork"
+    model="jaxrl.envs.networks.rotation_network:RotationNetwork"
 """
 
 import flax.linen as nn

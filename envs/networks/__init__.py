@@ -1,0 +1,1 @@
+"""Networks made for one environment each, which its tuned settings name."""

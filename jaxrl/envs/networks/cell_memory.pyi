@@ -1,0 +1,2 @@
+from envs.networks.cell_memory import *
+from ....envs.networks.cell_memory import *

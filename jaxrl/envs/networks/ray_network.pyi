@@ -1,0 +1,2 @@
+from envs.networks.ray_network import *
+from ....envs.networks.ray_network import *

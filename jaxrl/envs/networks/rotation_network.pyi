@@ -1,0 +1,2 @@
+from envs.networks.rotation_network import *
+from ....envs.networks.rotation_network import *
