@@ -126,7 +126,8 @@ class Recorder:
         newest = checkpoint.newest_time(self.folder / CHECKPOINTS)
         wanted = [CURVES, *self._episode_files()]
         drawn = [path.stat().st_mtime for name in wanted if (path := self.folder / name).exists()]
-        if len(drawn) == len(wanted) and min(drawn) >= newest:
+        # Later ones than now are of a clock that was set back since.
+        if len(drawn) == len(wanted) and newest <= min(drawn) and max(drawn) <= time.time():
             return
         self._submit(self._opened)
         self.finish(snapshot)

@@ -5,19 +5,23 @@ yet an entry made for another processor may end a run with an illegal instructio
 each folder is named after the processor, the device and the versions. Whoever uses a folder first
 compiles a small program and loads it back from its bytes, as any later process would: the load must
 be a hit, and equal to the bit. That takes a fraction of a second, once; the folder remembers the
-verdict, and one that failed is not used. Entries that cannot be read or written later are warned of
-by JAX, and training continues.
+verdict, and one that failed is not used.
+
+JAX writes an entry in place and never replaces one, so what a kill or a full disk cut short would
+be compiled again, with a warning, in each later process. Whoever uses the folder next removes it.
+Other entries that cannot be read or written are warned of by JAX, and training continues.
 """
 
 import contextlib
-import functools
 import hashlib
 import os
 import platform
 import re
+import shutil
 import sys
 import tempfile
 import time
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -27,7 +31,9 @@ import jaxlib
 import numpy as np
 from jax.experimental.compilation_cache import compilation_cache
 
+from jaxrl.core.errors import is_installed
 from jaxrl.core.fields import file_path
+from jaxrl.run.devices.cache_hits import num_hits
 from jaxrl.run.devices.mesh import split_cpu, start_jax
 
 MAX_BYTES = 2**30  # of all entries below a root; those that were not read for longest go first
@@ -37,7 +43,9 @@ CPU_FACTS = re.compile(  # the lines of /proc/cpuinfo that decide about code, of
     r"CPU (?:implementer|architecture|variant|part))\s*:.*$",
     re.MULTILINE,
 )
-HIT = "/jax/compilation_cache/cache_hits"  # JAX's name of the event
+WHOLE = "whole"  # the file with the names of the entries that were looked at
+ZSTANDARD = b"\x28\xb5\x2f\xfd"  # how its data begin; others are zlib's
+LEAST_FREE_BYTES = 16 * 2**20
 
 
 def use_compile_cache(folder: str | Path = "auto") -> Path | None:
@@ -91,13 +99,12 @@ def use(
         return None
     if verdict != SOUND:
         return None
+    remove_cut_entries(folder)
     _turn_on(folder)
+    if reason := _why_nothing_is_kept(folder):
+        say(f"warning: compile cache {folder} is only read: {reason}")
+        jax.config.update("jax_persistent_cache_min_entry_size_bytes", 2**62)
     return folder
-
-
-def num_hits() -> int:
-    """How many programs this process has loaded from a cache since it first asked."""
-    return len(_hits())
 
 
 def machine() -> str:
@@ -116,6 +123,42 @@ def trim(root: Path, limit: int) -> None:
             kept += facts.st_size
             if kept > limit:
                 entry.unlink(missing_ok=True)
+
+
+def remove_cut_entries(folder: Path) -> None:
+    """Removes the entries whose end is missing, among those that nobody has looked at before."""
+    entries, known = {entry.name: entry for entry in folder.glob("*-cache")}, set()
+    with contextlib.suppress(OSError, ValueError):
+        known = set((folder / WHOLE).read_text(encoding="utf-8").split())
+    with contextlib.suppress(OSError):  # a folder that is only read
+        for name in entries.keys() - known:
+            if not _is_whole(entries[name].read_bytes()):
+                entries.pop(name).unlink(missing_ok=True)
+        if known != entries.keys():
+            (folder / WHOLE).write_text("\n".join(sorted(entries)), encoding="utf-8")
+
+
+def _is_whole(entry: bytes) -> bool:
+    """Whether an entry can be unpacked, as far as that is known here."""
+    unpack, damage = zlib.decompress, zlib.error
+    if entry.startswith(ZSTANDARD):
+        if not is_installed("zstandard"):
+            return True
+        import zstandard
+
+        unpack, damage = zstandard.ZstdDecompressor().decompress, zstandard.ZstdError
+    try:
+        return bool(unpack(entry))
+    except damage:
+        return False
+
+
+def _why_nothing_is_kept(folder: Path) -> str:
+    """The reason why no entry can be written; mostly empty."""
+    if not os.access(folder, os.W_OK | os.X_OK):
+        return "it cannot be written to"
+    is_full = shutil.disk_usage(folder).free < LEAST_FREE_BYTES
+    return "its disk is full" if is_full else ""
 
 
 def test_here() -> str:
@@ -173,16 +216,6 @@ def _turn_on(folder: Path | None, min_seconds: float = 0.0) -> None:
     compilation_cache.reset_cache()
 
 
-@functools.cache
-def _hits() -> list[str]:
-    """JAX's reports of programs that it loaded, from the first call on."""
-    hits = []
-    jax.monitoring.register_event_listener(
-        lambda event, **_: hits.append(event) if event == HIT else None
-    )
-    return hits
-
-
 def _processor() -> list[str]:
     """What the processor is and can; this computer's name where that is not known."""
     try:
@@ -193,4 +226,14 @@ def _processor() -> list[str]:
 
 
 def _users_folder() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "jaxrl" / "compile"
+    """Below the user's cache folder: a relative one would be another's, in another's folder.
+
+    Raises:
+        RuntimeError: the user has no home.
+    """
+    chosen = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    if not chosen.is_absolute():
+        if os.environ.get("HOME") == "" or not Path.home().is_absolute():
+            raise RuntimeError("HOME is no folder; --compile-cache names one")
+        chosen = Path.home() / ".cache"
+    return chosen / "jaxrl" / "compile"

@@ -18,7 +18,7 @@ from jaxrl.core.batched_env import has_outside_state
 from jaxrl.core.types import Key, PyTree
 from jaxrl.ops.packing import pack
 from jaxrl.rollout.recorded_steps import RecordedSteps
-from jaxrl.run.devices.compile_cache import num_hits
+from jaxrl.run.devices.cache_hits import num_hits
 from jaxrl.run.devices.mesh import (
     AXIS,
     by_environment,

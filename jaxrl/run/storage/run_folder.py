@@ -21,7 +21,7 @@ from jaxrl.core.json_text import read_json
 from jaxrl.run.storage import own_files
 from jaxrl.run.storage.config_file import asks_for_trust, described
 from jaxrl.run.storage.forms import RUN, problem_of
-from jaxrl.run.storage.runs import CONFIG
+from jaxrl.run.storage.runs import CONFIG, next_time
 
 Made = TypeVar("Made")
 
@@ -45,8 +45,8 @@ def run_folders(
     safe = "".join(
         character if character.isalnum() or character in "-_." else "-" for character in env_name
     )
-    folder = safe.strip(".") or "env"  # ".." would lead out of the root
-    stem = Path(root) / folder / f"{time.strftime('%Y%m%d-%H%M%S')}{ending or f'-s{seed}'}"
+    folder = Path(root) / (safe.strip(".") or "env")  # ".." would lead out of the root
+    stem = folder / f"{next_time(folder)}{ending or f'-s{seed}'}"
     yield stem
     yield from (stem.with_name(f"{stem.name}-{i}") for i in range(2, 1000))
 

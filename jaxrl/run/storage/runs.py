@@ -3,6 +3,7 @@
 import contextlib
 import re
 import time
+from datetime import datetime, timedelta
 from pathlib import Path
 
 from jaxrl.core.errors import UsageError
@@ -16,7 +17,7 @@ RESULTS, TRIALS = "results.jsonl", "trials"  # in a sweep's folder
 SCORED: Form = {"trial": int, "score": NUMBER}  # a line of results with a score
 MOST_NAMES = 6
 # The start of a folder's name, unless its user chose another.
-TIME = re.compile(r"\d{8}-\d{6}")
+TIME, TIME_FORMAT = re.compile(r"[0-9]{8}-[0-9]{6}"), "%Y%m%d-%H%M%S"
 
 
 def resolve(path: str | Path, kind: str = CONFIG) -> Path:
@@ -83,8 +84,36 @@ def _newest_first(folder: Path, kind: str) -> list[Path]:
 
 def _begin(path: Path, kind: str) -> tuple[str, float]:
     written = (path / kind).stat().st_mtime
-    stamp = TIME.match(path.name)
-    return stamp[0] if stamp else time.strftime("%Y%m%d-%H%M%S", time.localtime(written)), written
+    return _time_in(path.name) or time.strftime(TIME_FORMAT, time.localtime(written)), written
+
+
+def next_time(folder: Path) -> str:
+    """The time for a new folder's name: now, but later than those that are there.
+
+    So `latest` stays the run that was begun last where the clock was set back, as every autumn.
+    """
+    now, times = time.strftime(TIME_FORMAT), []
+    with contextlib.suppress(OSError):
+        times = [found for path in folder.iterdir() if (found := _time_in(path.name))]
+    if (newest := max(times, default=now)) <= now:
+        return now
+    try:
+        later = datetime.strptime(newest, TIME_FORMAT) + timedelta(seconds=1)
+    except OverflowError:  # the end of the year 9999
+        return newest
+    return later.strftime(TIME_FORMAT)
+
+
+def _time_in(name: str) -> str | None:
+    """The time that a folder's name begins with, if it is one."""
+    found = TIME.match(name)
+    if found is None:
+        return None
+    try:
+        datetime.strptime(found[0], TIME_FORMAT)
+    except ValueError:  # the 99th of a month
+        return None
+    return found[0]
 
 
 def _counted(found: list, what: str) -> str:

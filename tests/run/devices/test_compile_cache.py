@@ -21,6 +21,7 @@ SETTINGS = (
     "jax_enable_compilation_cache",
     "jax_compilation_cache_dir",
     "jax_persistent_cache_min_compile_time_secs",
+    "jax_persistent_cache_min_entry_size_bytes",
 )
 
 
@@ -151,6 +152,56 @@ def test_a_damaged_entry_is_warned_of_and_changes_nothing(cache, damage):
     with pytest.warns(UserWarning, match="Error reading persistent compilation cache entry"):
         assert compile_cache._sample() == before
     assert compile_cache.num_hits() == hits
+
+
+@pytest.mark.parametrize("length", [0, 1, 100, -1])
+def test_an_entry_that_was_cut_short_is_removed_by_whoever_uses_the_folder_next(
+    length, cache, said
+):
+    before = compile_cache._sample()
+    cut, *others = entries(cache)
+    cut.write_bytes(cut.read_bytes()[:length])
+    compile_cache.remove_cut_entries(cache)
+    assert entries(cache) == others
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert compile_cache._sample() == before
+    assert entries(cache) == sorted([cut, *others])
+    compile_cache.remove_cut_entries(cache)
+    assert entries(cache) == sorted([cut, *others]) and not said
+
+
+def test_entries_that_were_found_whole_are_not_looked_at_again(cache, monkeypatch):
+    compile_cache._sample()
+    compile_cache.remove_cut_entries(cache)
+    monkeypatch.setattr(compile_cache, "_is_whole", None)
+    compile_cache.remove_cut_entries(cache)
+
+
+@pytest.mark.parametrize("trouble", ["it cannot be written to", "its disk is full"])
+def test_a_folder_that_takes_no_entries_is_read_and_says_so_once(trouble, cache, said, monkeypatch):
+    if "disk" in trouble:
+        monkeypatch.setattr(compile_cache, "LEAST_FREE_BYTES", 2**80)
+    else:
+        monkeypatch.setattr("os.access", lambda *_: False)
+    jax.config.update("jax_compilation_cache_dir", None)
+    assert compile_cache.use(str(cache.parent), said.append) == cache
+    assert said == [f"warning: compile cache {cache} is only read: {trouble}"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        compile_cache._sample()
+    assert not entries(cache)
+
+
+@pytest.mark.parametrize("home", ["", "somewhere"])
+def test_a_home_that_is_no_absolute_folder_holds_no_cache(home, tmp_path, said, monkeypatch):
+    """Its entries are code, and would be those of whatever folder the program runs in."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", "caches")
+    monkeypatch.setenv("HOME", home)
+    assert compile_cache.use("auto", said.append) is None
+    assert said == ["warning: no compile cache: HOME is no folder; --compile-cache names one"]
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_folder_that_cannot_be_made_is_one_line(tmp_path, said):
