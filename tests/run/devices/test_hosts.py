@@ -31,8 +31,14 @@ SMALL = {  # the flags of `tests.probes.SMALL_ARENA`
     },
     **{"tuned": False, "lr": 1e-3, "pictures": False, "loggers": "jsonl"},
 }
-FLAGS = [word for name, value in SMALL.items() for word in (f"--{name}", value)]
-FLAGS += ["--env-args", "height=4", "width=4", "max_steps_in_episode=20"]
+OF_THREE = {"num-envs": 6, "minibatch-size": 48, "shuffle-blocks": 3}
+
+
+def small_flags(**changed):
+    words = [word for name, value in {**SMALL, **changed}.items() for word in (f"--{name}", value)]
+    return [*words, "--env-args", "height=4", "width=4", "max_steps_in_episode=20"]
+
+
 USER = """
 import json, sys
 import jax, jaxrl
@@ -120,7 +126,9 @@ def said(out):
 def wait_for(path, processes, seconds=240):
     deadline = time.monotonic() + seconds
     while not path.exists():
-        assert time.monotonic() < deadline and all(process.poll() is None for process in processes)
+        assert time.monotonic() < deadline, f"no {path} after {seconds} s"
+        for process in processes:
+            assert process.poll() is None, process.communicate()[1]
         time.sleep(0.05)
 
 
@@ -194,7 +202,6 @@ from jaxrl.run.devices import hosts
 hosts.BEAT_SECONDS, hosts.SILENCE_SECONDS = 1.0, float(sys.argv.pop(1))
 train_ppo()
 """
-OF_THREE = ("--num-envs", 6, "--minibatch-size", 48, "--shuffle-blocks", 3)
 KILLED, SILENT, SECONDS = signal.SIGKILL, signal.SIGSTOP, hosts.SILENCE_SECONDS
 slow = pytest.mark.slow
 LOSSES = [
@@ -217,8 +224,8 @@ def test_a_lost_process_ends_the_others_in_one_line_and_the_run_goes_on(
     run = tmp_path / "run"
     flags = ("--total-env-steps", 10**9, "--checkpoint-frequency", 1, "--run-dir", run)
     program = (SCRIPT,) if silence == SECONDS else ("-c", IMPATIENT, silence)
-    of_three = OF_THREE if of == 3 else ()
-    processes = train_ppo(*FLAGS, *flags, *of_three, number=of, program=program)
+    small = small_flags(**OF_THREE if of == 3 else {})
+    processes = train_ppo(*small, *flags, number=of, program=program)
     if meanwhile == "trains":
         wait_for(run / "checkpoints" / "000003", processes)
     else:
@@ -253,7 +260,7 @@ def test_a_process_that_is_asked_to_stop_stops_all_and_what_was_learned_is_kept(
         "--run-dir",
         tmp_path / "run",
     )
-    processes = train_ppo(*FLAGS, *flags)
+    processes = train_ppo(*small_flags(), *flags)
     wait_for(tmp_path / "run" / "checkpoints" / "000001", processes)
     processes[1].terminate()
     answers = ended(processes)
@@ -270,7 +277,7 @@ def test_processes_with_other_settings_are_refused_by_all(tmp_path):
         flags = "--gamma", 0.9 + i / 100, "--run-dir", tmp_path / "run"
         return (
             SCRIPT,
-            *FLAGS,
+            *small_flags(),
             *flags,
             "--coordinator",
             where,
