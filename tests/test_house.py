@@ -63,7 +63,7 @@ MAY_NAME = {  # what a floor or a file may name in a text, as settings do
 CORE_WITHOUT_JAX = tuple(
     f"jaxrl.core.{module}"
     for module in (
-        *("errors", "fields", "foreign_names", "json_text", "machine", "mask_parts"),
+        *("errors", "fields", "foreign_names", "json_text", "machine", "mask_parts", "words"),
         *("memory_limits", "number_types", "python_kinds", "trust"),
     )
 )

@@ -28,6 +28,7 @@ from jaxrl.algorithms.model_config import (
 from jaxrl.algorithms.rllib_values import merged_by_policy, read_settings
 from jaxrl.algorithms.task_settings import HOST_TASKS, TaskSettings
 from jaxrl.algorithms.validators import DEFAULT_SIZES, resolve_sizes
+from jaxrl.core import words
 from jaxrl.core.curriculum import with_curriculum
 from jaxrl.core.env import MultiAgentEnvironment, lift
 from jaxrl.core.env_contract import require_trainable
@@ -123,6 +124,7 @@ class RolloutSettings:
     callbacks: Any = setting(
         (),
         "hooks of episodes and of the run: module:Class, a class, an instance, or several",
+        words.any_value(words.any_number, "MODULE:CLASS"),
         read=validators.several,
         kind=CALLBACKS,
     )

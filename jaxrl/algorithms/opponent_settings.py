@@ -2,9 +2,10 @@
 
 import dataclasses
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from jaxrl.core import words
 from jaxrl.core.errors import UsageError, brief, unknown_name
 from jaxrl.core.fields import count, freeze, number, one_of, pairs, text
 from jaxrl.core.trust import Kind, name_of, parse_name
@@ -115,6 +116,17 @@ def as_pool(name: str, value: Any) -> OpponentPool | None:
         if argument not in known:
             raise unknown_name("argument", argument, known, f"of {name}")
     return OpponentPool(**dict(value))
+
+
+def pool_of_words(name: str, texts: Sequence[str]) -> dict[str, Any] | None:
+    """`size=5 every=10 fixed.old=runs/a` as a pool's arguments."""
+    if words.is_none(texts):
+        return None
+    arguments = words.pairs(name, texts)
+    fixed = {path: value for path, value in arguments.items() if path.startswith("fixed.")}
+    kept = {path: value for path, value in arguments.items() if path not in fixed}
+    named = {path.removeprefix("fixed."): value for path, value in fixed.items()}
+    return {**kept, "fixed": named} if named else kept
 
 
 def for_opponent(saved: Any, opponent: str) -> tuple[Any, bool]:

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from jaxrl.algorithms import validators
-from jaxrl.algorithms.opponent_settings import ACT, as_pool
+from jaxrl.algorithms.opponent_settings import ACT, as_pool, pool_of_words
+from jaxrl.core import words
 from jaxrl.core.curriculum import CURRICULUM
 from jaxrl.core.errors import UsageError
 from jaxrl.core.fields import count, setting
@@ -52,6 +53,7 @@ class TaskSettings:
         None,
         "opponents that play for a policy that is not trained, drawn for each episode: a "
         "jaxrl.OpponentPool, or its arguments by name",
+        words.any_value(pool_of_words, "ARGUMENT=VALUE"),
         read=as_pool,
         kind=ACT,
     )

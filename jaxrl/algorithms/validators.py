@@ -1,13 +1,16 @@
 """Checks of settings: schedules, layers, policies, and the three sizes that give each other."""
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import optax
 
+from jaxrl.core import words
 from jaxrl.core.errors import UsageError, brief
 from jaxrl.core.fields import Check, as_count, count, names, number, pairs
+from jaxrl.core.json_text import read_json
 from jaxrl.core.registry import adapter_of, of_library
 from jaxrl.core.trust import Kind, load, parse_name
 
@@ -27,6 +30,7 @@ def schedule(low: float = 0.0) -> Check:
     """A number of at least `low`, or [[step, value], ...] with growing steps from 0."""
     is_number, is_step = number(low), number(0)
 
+    @words.written(words.schedule, "NUMBER|STEP:NUMBER")
     def check(name, value):
         if not isinstance(value, tuple):
             return is_number(name, value)
@@ -67,6 +71,26 @@ def held_environment(name: str, value: Any) -> Any:
     return value
 
 
+def _policy_file(name: str, texts: Sequence[str]) -> Any:
+    """A word, or a JSON file {policy: [agents]}."""
+    path = texts[0]
+    if path in ("shared", "per-agent", "None"):
+        return words.value_of(path)
+    try:
+        policies = read_json(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(
+            f"policies={brief(path)}: allowed are shared, per-agent, or a JSON file; "
+            f"{error.strerror}"
+        ) from None
+    except ValueError as error:
+        raise UsageError(f"policies file {brief(path)} is not JSON: {error}") from None
+    if not isinstance(policies, dict):
+        raise UsageError(f"policies file {brief(path)} must hold {{policy: [agents]}}")
+    return policies
+
+
+@words.written(_policy_file)
 def policies(name: str, value: Any) -> None:
     """None, a word, a function, or a frozen mapping; which words, the environment decides."""
     named = isinstance(value, tuple) and value and all(isinstance(policy, str) for policy in value)
@@ -76,6 +100,7 @@ def policies(name: str, value: Any) -> None:
         )
 
 
+@words.written(words.several, "POLICY")
 def to_train(name: str, value: Any) -> None:
     """None, names, or a function."""
     if not callable(value):
@@ -94,6 +119,7 @@ def several(name: str, value: Any) -> tuple:
     return value if isinstance(value, tuple) else () if value is None else (value,)
 
 
+@words.written(words.or_none(words.pairs_of_texts), "POLICY.SETTING=VALUE")
 def per_policy(name: str, value: Any) -> None:
     """A frozen mapping of mappings."""
     pairs("{policy: {setting: value}}")(name, value)
@@ -101,6 +127,7 @@ def per_policy(name: str, value: Any) -> None:
         pairs("{setting: value}")(f"{name}[{policy!r}]", overrides)
 
 
+@words.written(words.several, "SIZE")
 def sizes(name: str, value: Any) -> None:
     """A tuple of layer widths."""
     if not isinstance(value, tuple):
@@ -109,6 +136,14 @@ def sizes(name: str, value: Any) -> None:
         count(most=WIDEST)(f"{name}: layer size", size)
 
 
+def _layers(name: str, texts: Sequence[str]) -> Any:
+    """`16,8,4 32,4,2` as layers of filters, or a list in brackets."""
+    if words.is_one_value(texts):
+        return words.value_of(texts[0])
+    return tuple(tuple(map(words.value_of, layer.split(","))) for layer in texts)
+
+
+@words.written(_layers, "FILTERS,KERNEL,STRIDE")
 def filters(name: str, value: Any) -> None:
     """None, or a tuple of (number of filters, kernel size, stride)."""
     layers = value if isinstance(value, tuple) else ()

@@ -10,7 +10,7 @@ from jaxrl.algorithms.model_config import ActingSettings, NetworkSettings
 from jaxrl.algorithms.ppo.config import PPOConfig
 from jaxrl.algorithms.ppo.tuned import TUNED_NETWORK
 from jaxrl.algorithms.rllib_values import merged_by_policy
-from jaxrl.cli.flags import Flag, flags_of, given_flags
+from jaxrl.cli.flags import TEXT, Flag, flags_of, given_flags
 from jaxrl.core.errors import UsageError, brief, reason_of, unknown_name
 from jaxrl.core.fields import freeze
 from jaxrl.core.trust import load, parse_name, points_of
@@ -21,6 +21,7 @@ ALGORITHM = Flag(
     "ppo; or bc (behaviour cloning) or marwil, which learn from the recorded episodes of --input; "
     "or one of your own: module:Config, or the name that an installed package announces",
     "ppo",
+    TEXT,
 )
 TUNED = Flag(
     "begin with the environment's tuned settings, or without any with PPOConfig.fast; "

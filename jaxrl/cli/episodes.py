@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxrl.cli.flags import flag_name, flags_of, given_flags, setting_of
+from jaxrl.cli.flags import flag_name, flags_of, given_flags, read_flags
 from jaxrl.cli.help import show_help
 from jaxrl.core.env import lift
 from jaxrl.core.errors import UsageError
@@ -17,6 +17,7 @@ from jaxrl.core.fields import check_all, count, flag, number, setting
 from jaxrl.core.registry import ENVIRONMENT, make
 from jaxrl.core.trust import check_name
 from jaxrl.core.types import DEFAULT_AGENT
+from jaxrl.core.words import TEXT
 from jaxrl.episodes import (
     EpisodeWriter,
     MultiAgentEpisode,
@@ -46,19 +47,23 @@ class EpisodesOptions:
         None, "print the steps of this episode, counted from 0", count(0, optional=True)
     )
     out: str = setting(
-        "", "draw the episode of --show, else the first, to this file: .gif, .mp4, .png (a strip)"
+        "",
+        "draw the episode of --show, else the first, to this file: .gif, .mp4, .png (a strip)",
+        TEXT,
     )
     replay: bool = setting(
         False, "step the environment of each episode again, and say which ones differ", flag
     )
     judge: str = setting(
-        "", "estimate from the episodes what the policies of this run earn, sampling their actions"
+        "",
+        "estimate from the episodes what the policies of this run earn, sampling their actions",
+        TEXT,
     )
     gamma: float = setting(1.0, "the discount of that return", number(0, 1))
     minari: str = setting(
-        "", "write the episodes as Minari datasets of this name, such as arena/sampled-v0"
+        "", "write the episodes as Minari datasets of this name, such as arena/sampled-v0", TEXT
     )
-    parquet: str = setting("", "write the episodes as Parquet files into this folder")
+    parquet: str = setting("", "write the episodes as Parquet files into this folder", TEXT)
     skip_damaged: bool = setting(False, "warn of files that cannot be read, and continue", flag)
 
 
@@ -73,9 +78,7 @@ def episodes(argv: Sequence[str] | None = None) -> None:
         if len(folders) != 1:
             given_folders = f", not {len(folders)}: {', '.join(folders)}" if folders else ""
             raise UsageError(f"name one folder of episodes, such as data/arena{given_folders}")
-        options = EpisodesOptions(
-            **{name: setting_of(name, values) for name, values in given.items()}
-        )
+        options = EpisodesOptions(**read_flags(given, flags))
         check_all(options)
         _check_together(options, given)
         found = read_episodes(folders[0], skip_damaged=options.skip_damaged)

@@ -12,11 +12,12 @@ from jaxrl.cli.flags import (
     find_modules_here,
     flags_of,
     given_flags,
-    setting_of,
+    read_flags,
 )
 from jaxrl.cli.help import show_help
 from jaxrl.core.errors import UsageError
 from jaxrl.core.fields import UINT32, check_all, count, flag, number, setting
+from jaxrl.core.words import TEXT, any_value, as_text, or_none, pairs, value_of
 from jaxrl.run.command_line import command, program
 from jaxrl.run.devices import compile_cache
 from jaxrl.run.devices.mesh import start_jax
@@ -32,6 +33,26 @@ from jaxrl.run.storage import runs
 from jaxrl.run.storage.checkpoint import is_checkpoint, open_found, read_facts, run_path
 from jaxrl.run.storage.config_file import untrusted_callbacks
 
+
+def checkpoints(name: str, words: Sequence[str]) -> Any:
+    """Best, last, or iterations as the checkpoints' folders are named; of one, itself."""
+    parts = [part for word in words for part in word.split(",")]
+    chosen = tuple(value_of(part) if part.isdecimal() else part for part in parts)
+    return chosen if len(chosen) > 1 else chosen[0]
+
+
+CHECKPOINTS = any_value(checkpoints, None, True)
+# Settings of several commands.
+CHECKPOINT = setting("last", "best, last, or an iteration", CHECKPOINTS)
+EXPLORE = setting(False, "sample actions; False: the likeliest ones", flag)
+SEED = setting(
+    None, "of the episodes; None: the run's evaluation_seed", count(0, UINT32, optional=True)
+)
+ENV_ARGS = setting(
+    (),
+    "arguments of the environment that differ from training's",
+    any_value(or_none(pairs), "NAME=VALUE"),
+)
 TRUST = setting(
     False,
     "import the code that the run names, though it is neither jaxrl's nor an installed plug-in's",
@@ -44,14 +65,14 @@ class EvaluateOptions:
     """Flags of `evaluate.py`."""
 
     episodes: int = setting(100, "whole episodes to play", count())
-    explore: bool = setting(False, "sample actions; False: the likeliest ones", flag)
-    checkpoint: Any = setting("last", "best, last, or an iteration")
-    seed: Any = setting(
-        None, "of the episodes; None: the run's evaluation_seed", count(0, UINT32, optional=True)
-    )
-    env_args: Any = setting((), "arguments of the environment that differ from training's")
+    explore: bool = EXPLORE
+    checkpoint: Any = CHECKPOINT
+    seed: Any = SEED
+    env_args: Any = ENV_ARGS
     opponent: Any = setting(
-        None, "member of the run's pool of opponents, or pool: all of them; None: the newest copy"
+        None,
+        "member of the run's pool of opponents, or pool: all of them; None: the newest copy",
+        any_value(as_text, "NAME"),
     )
     max_steps: Any = setting(
         None,
@@ -59,7 +80,7 @@ class EvaluateOptions:
         "evaluation_max_steps",
         count(optional=True),
     )
-    output: Any = setting(None, "folder that the episodes are written to, as Parquet files")
+    output: Any = setting(None, "folder that the episodes are written to, as Parquet files", TEXT)
     trust: bool = TRUST
 
 
@@ -71,25 +92,25 @@ class RenderOptions:
         "",
         "the file: .gif, .mp4, .png (a strip) or .html (a page that plays); default: "
         f"{EPISODE} in the run's folder",
+        TEXT,
     )
     episode: int = setting(0, "which episode of the seed", count(0))
     episodes: int = setting(1, "how many episodes, from --episode on; of a page", count())
-    explore: bool = setting(False, "sample actions; False: the likeliest ones", flag)
+    explore: bool = EXPLORE
     checkpoint: Any = setting(
         "last",
         "best, last, or an iteration; of a page also untrained, and several, side by side: "
         "untrained,best,last",
+        CHECKPOINTS,
     )
-    seed: Any = setting(
-        None, "of the episodes; None: the run's evaluation_seed", count(0, UINT32, optional=True)
-    )
+    seed: Any = SEED
     max_steps: int = setting(2000, "where an episode is cut", count())
     fps: Any = setting(
         None,
         "frames per second; None: some ten seconds in all",
         number(0, open_low=True, optional=True),
     )
-    env_args: Any = setting((), "arguments of the environment that differ from training's")
+    env_args: Any = ENV_ARGS
     trust: bool = TRUST
 
 
@@ -196,19 +217,19 @@ def run_command(
     try:
         show_help(argv, flags, prog, description)
         given = given_flags(argv, flags, positional="run")
-        paths, cache = given.pop("run", []), given.pop("compile_cache", ["auto"])
+        paths = given.pop("run", [])
         if len(paths) != 1:
             raise UsageError(f"name a run's folder, and one alone: {command(name)} runs/...")
         run = str(runs.resolve(run_path(paths[0])))
-        options = dataclasses.replace(
-            defaults, **{name: setting_of(name, words) for name, words in given.items()}
-        )
+        settings = read_flags(given, flags)
+        cache = settings.pop("compile_cache", COMPILE_CACHE.default)
+        options = dataclasses.replace(defaults, **settings)
         check_all(options)
         start_jax()
         if options.trust:
             # Not before: a stranger's run may be in a folder with modules of its own.
             find_modules_here()
-        compile_cache.use(setting_of("compile_cache", cache))
+        compile_cache.use(cache)
         play(run, options)
     except UsageError as error:
         print(f"{prog}: {error}", file=sys.stderr)

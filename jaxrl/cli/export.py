@@ -4,9 +4,10 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-from jaxrl.cli.evaluate import TRUST, run_command
+from jaxrl.cli.evaluate import CHECKPOINT, TRUST, run_command
 from jaxrl.core.errors import UsageError
 from jaxrl.core.fields import count, flag, setting
+from jaxrl.core.words import TEXT, any_value, pairs_of_texts
 from jaxrl.run.export.export import check_path
 from jaxrl.run.inference.policy import load_policy
 from jaxrl.run.logging.console import print_answer
@@ -16,16 +17,20 @@ from jaxrl.run.logging.console import print_answer
 class ExportOptions:
     """Flags of `jaxrl export`."""
 
-    out: str = setting("", "the file; its ending is the format: .onnx, .npz or .stablehlo")
+    out: str = setting("", "the file; its ending is the format: .onnx, .npz or .stablehlo", TEXT)
     policy: Any = setting(None, "its name; may be left out where the run has one alone")
     explore: bool = setting(
         False, "sample actions, from random numbers that are an input; False: the likeliest", flag
     )
-    checkpoint: Any = setting("last", "best, last, or an iteration")
+    checkpoint: Any = CHECKPOINT
     opset: Any = setting(
         None, "of .onnx: the version of its operators; None: 18", count(optional=True)
     )
-    names: Any = setting((), "of .onnx: other names of inputs and outputs, action=actions")
+    names: Any = setting(
+        (),
+        "of .onnx: other names of inputs and outputs, action=actions",
+        any_value(pairs_of_texts, "NAME=NAME"),
+    )
     trust: bool = TRUST
 
 

@@ -4,9 +4,10 @@ import argparse
 import sys
 from collections.abc import Collection, Mapping, Sequence
 
-from jaxrl.cli.flags import HELP_FLAGS, SEVERAL, Flag, flag_name, shown
+from jaxrl.cli.flags import HELP_FLAGS, Flag, shown
 from jaxrl.core.errors import UsageError, unknown_name
 from jaxrl.core.registry import names
+from jaxrl.core.words import flag_name
 
 GROUPS = {  # title: the settings under it; docs/settings.md has the same groups
     "environment": "algorithm input env env_args tuned rllib_config ignore curriculum env_task_fn "
@@ -81,10 +82,10 @@ def help_parser(flags: Mapping[str, Flag], *, grouped: bool) -> argparse.Argumen
     for title, members in groups_of(flags).items() if grouped else [("flags", list(flags))]:
         group = parser.add_argument_group(title)
         for name in members:
-            default = shown(flags[name].default) or "none"
+            default, metavar = shown(flags[name].default) or "none", flags[name].form.metavar
             group.add_argument(
                 flag_name(name),
-                metavar=f"{SEVERAL[name]} ..." if name in SEVERAL else "VALUE",
+                metavar=f"{metavar} ..." if metavar else "VALUE",
                 help=f"{flags[name].help} (default: {default})".replace("%", "%%"),
             )
     return parser

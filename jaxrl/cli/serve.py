@@ -5,7 +5,7 @@ import signal
 from collections.abc import Sequence
 from typing import Any
 
-from jaxrl.cli.evaluate import TRUST, run_command
+from jaxrl.cli.evaluate import CHECKPOINT, TRUST, run_command
 from jaxrl.core import glibc_memory
 from jaxrl.core.errors import require
 from jaxrl.core.fields import flag, setting
@@ -22,7 +22,7 @@ class ServeOptions(ServerSettings):
     explore: bool = setting(
         False, "sample actions where an episode does not say; False: the likeliest ones", flag
     )
-    checkpoint: Any = setting("last", "best, last, or an iteration")
+    checkpoint: Any = CHECKPOINT
     trust: bool = TRUST
 
 

@@ -1,7 +1,7 @@
 """`jaxrl sweep` and `scripts/sweep.py`: many trainings from one command line."""
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,18 +19,18 @@ from jaxrl.cli.algorithms import (
 )
 from jaxrl.cli.flags import (
     COMPILE_CACHE,
+    TEXT,
     Flag,
-    Unreadable,
     flag_name,
     flags_of,
     given_flags,
-    setting_of,
+    read_flags,
     source_in,
-    value_of,
 )
 from jaxrl.cli.help import HELP_FLAGS, show_help
-from jaxrl.core.errors import UsageError, brief, unknown_name
+from jaxrl.core.errors import UsageError
 from jaxrl.core.fields import flag
+from jaxrl.core.words import Form
 from jaxrl.run import advice
 from jaxrl.run.command_line import command, program
 from jaxrl.run.devices import compile_cache
@@ -39,28 +39,34 @@ from jaxrl.run.results import return_path
 from jaxrl.run.settings import RunSettings
 from jaxrl.run.stopping import check_goal
 from jaxrl.run.storage import run_folder
-from jaxrl.sweeps import space
 from jaxrl.sweeps.options import TRIAL_SETTINGS
 from jaxrl.sweeps.population_based_training import PopulationBasedTraining
 from jaxrl.sweeps.results import Sweep, TrialResult, shown
+from jaxrl.sweeps.space import DRAWS
+from jaxrl.sweeps.space_words import GRID, RANDOM, disjoint, draws_of, grid_of
 from jaxrl.sweeps.sweep import OneTrial, resume_sweep, saved_devices, settled_devices, sweep
 from jaxrl.sweeps.trials import held_outside
 
-DRAWS = space.DRAWS
 MOST_STRETCHES = 8  # of a lineage that are printed
+OF_A_RUN = flags_of(RunSettings(loggers="jsonl"))
 SWEEP_FLAGS = {
     "algorithm": ALGORITHM,
     "grid": Flag(
-        "settings and the values to try, SETTING=VALUE,VALUE,... ...; lists as [64,64]", ()
+        "settings and the values to try, SETTING=VALUE,VALUE,... ...; lists as [64,64]",
+        (),
+        Form(grid_of, GRID),
     ),
     "random": Flag(
         "settings and what to draw them from, SETTING=loguniform:1e-5:1e-2 ...: "
         + ", ".join(DRAWS),
         (),
+        Form(draws_of, RANDOM),
     ),
     "num_samples": Flag("how often the grid is tried, each time with new draws", 1),
     "seeds": Flag("seeds of each, from --seed upwards", 1),
-    "stop": Flag("what ends a trial before its steps do, RESULT=VALUE ...", ()),
+    "stop": Flag(
+        "what ends a trial before its steps do, RESULT=VALUE ...", (), OF_A_RUN["stop"].form
+    ),
     "stop_return": Flag(
         "end a trial when the mean return of its recent episodes reaches this", None
     ),
@@ -81,9 +87,9 @@ SWEEP_FLAGS = {
     "batch_size": Flag("trials that train at once; auto: as many as fit", "auto"),
     "tuned": TUNED,
     "run_dir": Flag(
-        "the sweep's folder, which must not exist yet; auto: runs/<env>/<time>-sweep", "auto"
+        "the sweep's folder, which must not exist yet; auto: runs/<env>/<time>-sweep", "auto", TEXT
     ),
-    "resume": Flag("a sweep's folder to resume; takes no other flag but --trust", None),
+    "resume": Flag("a sweep's folder to resume; takes no other flag but --trust", None, TEXT),
     "trust": Flag(
         "with --resume: import the code that the sweep names, though it is neither jaxrl's nor an "
         "installed plug-in's",
@@ -97,11 +103,7 @@ NOTHING_TO_SWEEP = (
     "nothing to sweep, this is one trial: give several values in --grid lr=3e-4,1e-3, --random "
     "lr=loguniform:1e-5:1e-2 --num-samples 8, or --seeds 8; `jaxrl train` is a single training"
 )
-SWEEP_FLAGS |= {
-    name: flag
-    for name, flag in flags_of(RunSettings(loggers="jsonl")).items()
-    if name in TRIAL_SETTINGS
-}
+SWEEP_FLAGS |= {name: flag for name, flag in OF_A_RUN.items() if name in TRIAL_SETTINGS}
 
 
 def sweep_flags(config: AlgorithmConfig | None = None, algorithm: str = "ppo") -> dict[str, Flag]:
@@ -124,12 +126,9 @@ def run_sweep(argv: Sequence[str] | None = None) -> None:
 def _sweep(argv: list[str]) -> Sweep:
     path, trust = source_in(argv, SWEEP_FLAGS)
     algorithm = named_in(argv, "ppo")
-    given = given_flags(argv, sweep_flags(algorithm=algorithm if path is None else "ppo"))
-    options = {
-        name: setting_of(name, words)
-        for name, words in given.items()
-        if name not in ("grid", "random", "hyperparam_mutations")
-    }
+    flags = sweep_flags(algorithm=algorithm if path is None else "ppo")
+    given = given_flags(argv, flags)
+    options = read_flags(given, flags)
     sweep_options = {name: options.pop(name) for name in list(options) if name in SWEEP_FLAGS}
     cache = sweep_options.pop("compile_cache", "auto")
     for name in ("algorithm", "resume", "trust"):  # read already
@@ -143,7 +142,7 @@ def _sweep(argv: list[str]) -> Sweep:
         return resume_sweep(path, trust=trust)
     if trust:
         raise UsageError("--trust goes with --resume SWEEP")
-    tried, tuned = tried_of(given), sweep_options.pop("tuned", True)
+    tried, tuned = tried_of(sweep_options), sweep_options.pop("tuned", True)
     if set(HELP_FLAGS) & set(argv):  # it shows the values that the environment has by itself
         of_env = {name: options[name] for name in OF_THE_ENV if name in options}
         base, _ = config_of(of_env, tuned, algorithm)
@@ -154,7 +153,7 @@ def _sweep(argv: list[str]) -> Sweep:
     if (goal := sweep_options.pop("stop_return", None)) is not None:
         check_goal("stop_return", goal)
         stop[return_path(config)] = goal
-    sweep_options["scheduler"] = scheduler_of(given, sweep_options)
+    sweep_options["scheduler"] = scheduler_of(sweep_options)
     if not held_outside([config]):
         settled_devices(sweep_options.get("devices", "auto"))
     compile_cache.use(cache)
@@ -164,86 +163,20 @@ def _sweep(argv: list[str]) -> Sweep:
         raise UsageError(NOTHING_TO_SWEEP) from None
 
 
-def scheduler_of(
-    given: Mapping[str, Sequence[str]], options: dict[str, Any]
-) -> PopulationBasedTraining | None:
+def scheduler_of(options: dict[str, Any]) -> PopulationBasedTraining | None:
     """What --pbt and the flags that go with it ask for; takes them out of `options`."""
     asked = {name: options.pop(name) for name in PBT_FLAGS if name in options}
     wanted = options.pop("pbt", False)
     flag("pbt", wanted)
-    if "hyperparam_mutations" in given:
-        words = given["hyperparam_mutations"]
-        drawn = [word for word in words if word.partition("=")[2].partition(":")[0] in DRAWS]
-        listed = [word for word in words if word not in drawn]
-        grid, draws = grid_of(listed, "hyperparam_mutations"), draws_of(drawn)
-        asked["hyperparam_mutations"] = _disjoint(grid, draws, "--hyperparam-mutations twice")
     if asked and not wanted:
         raise UsageError(f"{flag_name(next(iter(asked)))} goes with --pbt")
     return PopulationBasedTraining(**asked) if wanted else None
 
 
-def tried_of(given: Mapping[str, Sequence[str]]) -> dict[str, Any]:
-    """What --grid and --random ask for together."""
-    grid, draws = grid_of(given.get("grid", ())), draws_of(given.get("random", ()))
-    return _disjoint(grid, draws, "--grid and in --random")
-
-
-def _disjoint(grid: dict[str, Any], draws: dict[str, Any], where: str) -> dict[str, Any]:
-    """Both together; a setting that is in both is refused."""
-    if both := sorted(grid.keys() & draws.keys()):
-        raise UsageError(f"{both[0]} is in {where}: give it once")
-    return {**grid, **draws}
-
-
-def grid_of(words: Sequence[str], flag: str = "grid") -> dict[str, Any]:
-    """`lr=1e-4,3e-4 fcnet_hiddens=[64,64],[256,256]` as grids."""
-    pairs = _pairs(flag, words)
-    try:
-        return {name: space.grid_search(_values(text)) for name, text in pairs.items()}
-    except Unreadable as error:
-        raise UsageError(f"{flag_name(flag)}: {error}") from None
-
-
-def draws_of(words: Sequence[str]) -> dict[str, Any]:
-    """`lr=loguniform:1e-5:1e-2 clip_param=choice:0.1:0.2` as what is drawn from."""
-    found = {}
-    for name, text in _pairs("random", words).items():
-        kind, *values = text.split(":")
-        if kind not in DRAWS:
-            raise unknown_name("distribution", kind, DRAWS, f"of {name}")
-        values = [value_of(value) for value in values if value]
-        if kind == "choice":
-            found[name] = space.choice(values)
-        elif len(values) == 2:
-            found[name] = DRAWS[kind](*values)
-        else:
-            raise UsageError(f"{name}={text}: {kind} takes two bounds, {kind}:LOW:HIGH")
-    return found
-
-
-def _pairs(flag: str, words: Sequence[str]) -> dict[str, str]:
-    found = {}
-    for word in words:
-        name, equals, text = word.partition("=")
-        if not name or not equals:
-            raise UsageError(f"{flag_name(flag)} takes SETTING=..., not {brief(word)}")
-        if name in found:
-            raise UsageError(f"{flag_name(flag)} names {name} twice")
-        found["lambda_" if name == "lambda" else name] = text
-    return found
-
-
-def _values(text: str) -> list[Any]:
-    """Values between commas that are not within brackets."""
-    parts, depth = [""], 0
-    for character in text:
-        depth += (character == "[") - (character == "]")
-        if character == "," and depth == 0:
-            parts.append("")
-        else:
-            parts[-1] += character
-    values = [value_of(part) for part in parts if part]
-    return [tuple(value) if isinstance(value, list) else value for value in values]
+def tried_of(options: dict[str, Any]) -> dict[str, Any]:
+    """What --grid and --random ask for together; takes them out of `options`."""
+    grid, draws = options.pop("grid", {}), options.pop("random", {})
+    return disjoint(grid, draws, "--grid and in --random")
 
 
 def _to_evaluate(best: TrialResult) -> str:

@@ -19,18 +19,20 @@ from jaxrl.cli.algorithms import (
 )
 from jaxrl.cli.flags import (
     COMPILE_CACHE,
+    TEXT,
     Flag,
     find_modules_here,
     flag_name,
     flags_of,
     given_flags,
-    setting_of,
+    read_flags,
     source_in,
 )
 from jaxrl.cli.help import HELP_FLAGS, show_help
 from jaxrl.core import glibc_memory
 from jaxrl.core.errors import TooManyFaults, UsageError, require
 from jaxrl.core.fields import file_path, flag
+from jaxrl.core.words import Form, pairs, several
 from jaxrl.rllib.translation import from_rllib
 from jaxrl.run import advice, resume
 from jaxrl.run.command_line import command, program
@@ -65,9 +67,12 @@ RUN_FLAGS = {
         "begin with RLlib's configuration in this JSON or YAML file, or in a result's folder "
         "(params.json); prints what became of each key",
         None,
+        TEXT,
     ),
     "ignore": Flag(
-        "with --rllib-config: keys that have no counterpart and change the result, to leave out", ()
+        "with --rllib-config: keys that have no counterpart and change the result, to leave out",
+        (),
+        Form(several, "KEY"),
     ),
     "stop_return": Flag(
         "stop when the mean return of the recent episodes reaches this; None: not by the return",
@@ -77,21 +82,25 @@ RUN_FLAGS = {
         "the run's folder, which must not exist yet; auto: runs/<env>/<time>-s<seed>; without it, "
         "--resume continues in the folder that it names",
         "auto",
+        TEXT,
     ),
     "resume": Flag(
         "a run's folder, or one of its checkpoints, to resume; other flags change its settings",
         None,
+        TEXT,
     ),
     "observation_space": Flag(
         "of --env external or godot: 'Box(-1, 1, 4)', 'Discrete(5)', or {'agent1': Box(...), ...} "
         "for several agents",
         None,
+        TEXT,
     ),
-    "action_space": Flag("of --env external or godot, written as --observation-space", None),
+    "action_space": Flag("of --env external or godot, written as --observation-space", None, TEXT),
     "serve": Flag(
         "of --env external, settings of its policy server: port=9944 host=127.0.0.1 token_file=... "
         "and the other flags of jaxrl serve; of --env godot also godot_port=11008",
         (),
+        Form(pairs, "NAME=VALUE"),
     ),
     "strict": Flag(
         "refuse to resume with settings that let a part of the state start from scratch", False
@@ -110,6 +119,7 @@ RUN_FLAGS = {
         "as "
         "SLURM or a cloud TPU says, the next two as well",
         None,
+        TEXT,
     ),
     "num_processes": Flag("how many processes train together", None),
     "process_id": Flag("which of them this one is, from 0, which logs and saves", None),
@@ -238,7 +248,8 @@ def parse(argv: Sequence[str], algorithm: str = "ppo") -> TrainOptions:
     """
     path, trust = source_in(argv, RUN_FLAGS)
     algorithm = _class_name(path, trust=trust) or named_in(argv, algorithm)
-    options, run, settings = _by_kind(given_flags(argv, train_flags(algorithm=algorithm)))
+    flags = train_flags(algorithm=algorithm)
+    options, run, settings = _by_kind(read_flags(given_flags(argv, flags), flags))
     scenes, saved_stop, table = _take_spaces(options, run, argv, algorithm), {}, ""
     if "rllib_config" in run:
         goal = {"stop_return": run["stop_return"]} if "stop_return" in run else {}
@@ -297,12 +308,12 @@ def _check_flags(argv: Sequence[str], config: AlgorithmConfig) -> None:
 def _by_kind(given: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
     """The given flags as (the configuration's settings, `RUN_FLAGS`, `RunSettings`)."""
     options, run, settings = {}, {}, {}
-    for name, words in given.items():
+    for name, value in given.items():
         if name in RUN_FLAGS:
             kind = run
         else:
             kind = settings if name in RunSettings.__dataclass_fields__ else options
-        kind[name] = setting_of(name, words)
+        kind[name] = value
     return options, run, settings
 
 

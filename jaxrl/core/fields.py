@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
+from jaxrl.core import words
 from jaxrl.core.errors import UsageError, brief, nearest, unknown_name
 from jaxrl.core.foreign_names import LIBRARIES, SETTINGS, Counterpart, counterpart, names_of
 from jaxrl.core.trust import Kind
@@ -37,7 +38,7 @@ def setting(
 
     Args:
         help: the explanation in `--help` and in the class's docstring.
-        check: rejects values that are not allowed.
+        check: rejects values that are not allowed; what its flag takes, `words.written` says of it.
         traced: it is a number that never causes a compilation.
         read: converts a value to its usual form, if there are several ways to write it.
         kind: the kind of objects that it may name as "module:Name"; a file may name only some.
@@ -124,6 +125,7 @@ def pairs(what: str) -> Check:
     def is_pair(part):
         return isinstance(part, tuple) and len(part) == 2 and isinstance(part[0], str)
 
+    @words.written(words.or_none(words.pairs), "NAME=VALUE")
     def check(name, value):
         if not isinstance(value, tuple) or not all(map(is_pair, value)):
             raise UsageError(f"{name}={brief(value)} must be a mapping {what}")
@@ -140,6 +142,7 @@ def file_path(what: str, *, optional: bool = False) -> Check:
     """A path that is written as a text or a `Path`; if `optional`, None as well."""
     wanted = f"{what}{', or None' if optional else ''}"
 
+    @words.written(words.as_text)
     def check(name, value):
         if value is None and optional:
             return
@@ -396,7 +399,7 @@ def unknown_setting(
     return unknown_name(kind, str(name), map(_shown[kind], known), where, look)
 
 
-_shown = {"setting": str, "flag": lambda name: f"--{name.rstrip('_').replace('_', '-')}"}
+_shown = {"setting": str, "flag": words.flag_name}
 
 
 def _foreign(name: str, known: set[str]) -> tuple[str, str, Counterpart] | None:

@@ -12,7 +12,7 @@ The names and arguments are RLlib's, `exploration_config={"type": "EpsilonGreedy
 import dataclasses
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +20,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
+from jaxrl.core import words
 from jaxrl.core.errors import UsageError, brief, nearest, reason_of, unknown_name
 from jaxrl.core.fields import check_all, count, number, setting
 from jaxrl.core.program_spaces import action_space_inside
@@ -400,6 +401,13 @@ def _described(value: Any) -> str:
     return brief(value)
 
 
+def _of_words(name: str, texts: Sequence[str]) -> Any:
+    """`type=EpsilonGreedy epsilon=0.1` as a mapping; else a name."""
+    has_pairs = "=" in texts[0].partition("(")[0]
+    return words.pairs(name, texts) if has_pairs else words.value_of(" ".join(texts))
+
+
+@words.written(_of_words, "type=TYPE NAME=VALUE|MODULE:NAME")
 def check_exploration(name: str, value: Any) -> None:
     """None, a function or an object that is one, or "module:Name"."""
     if not (value is None or callable(value) or parse_name(value) is not None):

@@ -4,6 +4,7 @@ import dataclasses
 from pathlib import Path
 from typing import Any, TypedDict
 
+from jaxrl.core import words
 from jaxrl.core.errors import UsageError, brief
 from jaxrl.core.fields import (
     UINT32,
@@ -27,6 +28,7 @@ HOST_SETTINGS = ("workers", "sync", "env_step_timeout_s", "max_consecutive_fault
 RAY = "ray:"  # before a number of actors
 
 
+@words.written(words.or_none(words.pairs), "RESULT=VALUE")
 def _thresholds(name: str, value: Any) -> None:
     pairs("{path in the result tree: least value}")(name, value)
     for path, least in value:
@@ -34,6 +36,7 @@ def _thresholds(name: str, value: Any) -> None:
             raise UsageError(f"stop criterion {path}={brief(least)} must be a number")
 
 
+@words.written(words.or_none(words.pairs_of_texts), "POLICY=RUN")
 def _runs(name: str, value: Any) -> None:
     pairs("{policy: path}")(name, value)
     for policy, path in value:
@@ -64,6 +67,7 @@ def _workers(name: str, value: Any) -> None:
         count(0)(name, value)
 
 
+@words.written(words.any_number, "LOG|MODULE:CLASS")
 def _loggers(name: str, value: Any) -> None:
     check_loggers(value)
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from jaxrl.core import words
 from jaxrl.core.errors import UsageError, brief, one_line, unknown_name
 from jaxrl.core.fields import check_all, count, file_path, freeze, setting, text
 
@@ -16,8 +17,10 @@ HOST, PORT = "127.0.0.1", 9944
 GODOT_PORT = 11008  # where Godot RL Agents' plugin connects to
 MIN_TOKEN_CHARACTERS = 16
 FILE = file_path("a file's path", optional=True)
+ADDRESS = words.written(words.as_text)(text("an address"))
 
 
+@words.written(words.several, "URL")
 def _origins(name: str, value: Any) -> None:
     """Pages as browsers name them: a scheme, a host and a port."""
     for origin in value if isinstance(value, tuple) else (value,):
@@ -34,7 +37,7 @@ class ServerSettings:
     """Settings of a policy server."""
 
     host: str = setting(
-        HOST, "where to listen; beyond this machine a token and TLS are needed", text("an address")
+        HOST, "where to listen; beyond this machine a token and TLS are needed", ADDRESS
     )
     port: int = setting(PORT, "where to listen; 0: any that is free", count(0, 65535))
     token_file: Any = setting(

@@ -13,12 +13,15 @@ from typing import Any
 
 import numpy as np
 
+from jaxrl.core import words
 from jaxrl.core.errors import UsageError
 from jaxrl.core.fields import check_all, count, freeze, number, setting
 from jaxrl.sweeps import space as spaces
 from jaxrl.sweeps.space import Draw, Grid
+from jaxrl.sweeps.space_words import MUTATIONS, mutations_of
 
 
+@words.written(mutations_of, MUTATIONS)
 def _mutations(name: str, value: Any) -> None:
     """None, or a mapping to what values are drawn from."""
     if value is not None and (not isinstance(value, Mapping) or not value):
@@ -31,6 +34,7 @@ def _mutations(name: str, value: Any) -> None:
             )
 
 
+@words.written(words.several, "NUMBER")
 def _factors(name: str, value: Any) -> None:
     if not isinstance(value, tuple | list) or not value:
         raise UsageError(f"{name}={value!r:.60} must be a list such as [1.25, 0.8]")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from jaxrl import PPOConfig, Trainer, UsageError
-from jaxrl.cli.flags import given_flags, setting_of
+from jaxrl.cli.flags import given_flags, read_flags
 from jaxrl.cli.train import train_flags
 from jaxrl.ops.distributions import Categorical
 from jaxrl.ops.exploration import EpsilonGreedy, Random, policy_of
@@ -140,16 +140,17 @@ def test_the_command_line_gives_a_type_with_its_arguments_or_a_name():
         "--explore",
         "False",
     ]
-    given = given_flags(words, train_flags(SMALL_CARTPOLE))
-    read = {name: setting_of(name, value) for name, value in given.items()}
+    flags = train_flags(SMALL_CARTPOLE)
+    read = read_flags(given_flags(words, flags), flags)
     expected = {"type": "EpsilonGreedy", "final_epsilon": 0.1}
     assert read == {"exploration_config": expected, "explore": False}
     name = "jaxrl.ops.exploration:EpsilonGreedy(final_epsilon=0.1)"
-    assert setting_of("exploration_config", [name]) == name
-    assert setting_of("exploration_config", ["None"]) is None
+    for word, value in ((name, name), ("None", None)):
+        found = read_flags({"exploration_config": [word]}, flags)
+        assert found == {"exploration_config": value}
     words = ["a.exploration_config=type=EpsilonGreedy,final_epsilon=0.1"]
     words += ["b.exploration_config=mine:Heated(steps=1,low=0.5)"]
-    by_policy = setting_of("per_policy", words)
+    by_policy = read_flags({"per_policy": words}, flags)["per_policy"]
     assert by_policy["a"] == {"exploration_config": expected}
     assert by_policy["b"] == {"exploration_config": "mine:Heated(steps=1,low=0.5)"}
     by_name = SMALL_CARTPOLE.replace(exploration_config=name).build().policy_specs[0]

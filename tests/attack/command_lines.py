@@ -8,8 +8,9 @@ from typing import NamedTuple
 from unittest import mock
 
 import jaxrl
-from jaxrl.cli.flags import REPEATED, SEVERAL, flag_name, flags_of
+from jaxrl.cli.flags import flags_of
 from jaxrl.cli.main import all_flags, main
+from jaxrl.core.words import flag_name
 from jaxrl.run.replay.server import LiveServer
 from jaxrl.serving.server import PolicyServer
 from jaxrl.sweeps.population_based_training import PopulationBasedTraining
@@ -249,9 +250,9 @@ def lines_of(command: str, base: Sequence[str]) -> Iterator[Line]:
         wrong = {label: (f"{flag}={text}",) for label, text in TEXTS.items() if label not in taken}
         if not isinstance(declared.default, bool):
             wrong["no value"] = (flag,)
-        if name not in REPEATED:
+        if not declared.form.repeated:
             wrong["twice"] = (f"{flag}=5", f"{flag}=6")
-        if name not in SEVERAL and command in ("train", "sweep"):
+        if not declared.form.metavar and command in ("train", "sweep"):
             wrong["two values"] = (flag, "5", "6")
         for label, words in wrong.items():
             yield Line(f"{command} {flag}", label, (*rest, *words), names)

@@ -8,10 +8,8 @@ import pytest
 
 from jaxrl import UsageError
 from jaxrl.cli.algorithms import config_of
-from jaxrl.cli.flags import given_flags
+from jaxrl.cli.flags import given_flags, read_flags
 from jaxrl.cli.sweep import (
-    draws_of,
-    grid_of,
     lineage_lines,
     run_sweep,
     scheduler_of,
@@ -21,6 +19,7 @@ from jaxrl.cli.sweep import (
 from jaxrl.sweeps.lineage import Lineage, Takeover
 from jaxrl.sweeps.results import Sweep, TrialResult
 from jaxrl.sweeps.space import Grid, settings_of
+from jaxrl.sweeps.space_words import draws_of, grid_of
 from jaxrl.sweeps.trials import Trial, applied
 from tests.probes import SMALL_CARTPOLE
 
@@ -29,10 +28,13 @@ MUTATED = ("--hyperparam-mutations", "lr=loguniform:1e-5:1e-2", "gamma=0.9,0.99"
 SCRIPT = Path(__file__).parents[2] / "scripts" / "sweep.py"
 
 
+def options_of(words):
+    return read_flags(given_flags(words, sweep_flags()), sweep_flags())
+
+
 def test_a_grid_is_values_between_commas():
-    found = grid_of(
-        ["lr=1e-4,3e-4", "fcnet_hiddens=[64,64],[256,256]", "pol1.gamma=0.9", "lambda=0.9,1"]
-    )
+    words = ["lr=1e-4,3e-4", "fcnet_hiddens=[64,64],[256,256]", "pol1.gamma=0.9", "lambda=0.9,1"]
+    found = grid_of("grid", words)
     assert found == {
         "lr": Grid((1e-4, 3e-4)),
         "fcnet_hiddens": Grid(((64, 64), (256, 256))),
@@ -42,7 +44,7 @@ def test_a_grid_is_values_between_commas():
 
 
 def test_a_distribution_is_named_with_its_bounds():
-    found = draws_of(["lr=loguniform:1e-5:1e-2", "clip_param=choice:0.1:0.2:0.3"])
+    found = draws_of("random", ["lr=loguniform:1e-5:1e-2", "clip_param=choice:0.1:0.2:0.3"])
     for settings in settings_of(found, 20):
         assert 1e-5 <= settings["lr"] <= 1e-2
         assert settings["clip_param"] in (0.1, 0.2, 0.3)
@@ -50,16 +52,16 @@ def test_a_distribution_is_named_with_its_bounds():
 
 def test_population_based_training_has_a_flag_for_each_of_its_settings():
     words = ["--pbt", "--perturbation-interval", "5", "--perturbation-factors", "2", "0.5"]
-    given = given_flags([*words, *MUTATED], sweep_flags())
-    options = {"pbt": True, "perturbation_interval": 5, "perturbation_factors": (2, 0.5)}
-    found = scheduler_of(given, options)
+    options = options_of([*words, *MUTATED])
+    assert options.keys() > {"pbt", "perturbation_interval", "perturbation_factors"}
+    found = scheduler_of(options)
     assert options == {}
     assert (found.perturbation_interval, found.perturbation_factors) == (5, (2, 0.5))
     assert found.to_dict()["hyperparam_mutations"] == {
         "gamma": {"grid_search": [[0.9, 0.99]]},
         "lr": {"loguniform": [1e-5, 1e-2]},
     }
-    assert scheduler_of({}, {}) is None
+    assert scheduler_of({}) is None
 
 
 def test_a_population_ends_with_the_way_of_its_best_policy():
@@ -79,17 +81,17 @@ def test_a_population_ends_with_the_way_of_its_best_policy():
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: grid_of(["lr"]), "--grid takes SETTING="),
-        (lambda: grid_of(["lr="]), "a grid without values"),
-        (lambda: grid_of(["lr=1", "lr=2"]), "names lr twice"),
+        (lambda: grid_of("grid", ["lr"]), "--grid takes SETTING="),
+        (lambda: grid_of("grid", ["lr="]), "a grid without values"),
+        (lambda: grid_of("grid", ["lr=1", "lr=2"]), "names lr twice"),
         (
-            lambda: tried_of({"grid": ["lr=1,2"], "random": ["lr=uniform:1:2"]}),
+            lambda: tried_of(options_of(["--grid", "lr=1,2", "--random", "lr=uniform:1:2"])),
             "lr is in --grid and in --random",
         ),
-        (lambda: draws_of(["num_epochs=randint:1.5:3"]), "both bounds must be integers"),
-        (lambda: draws_of(["lr=lognormal:1:2"]), "unknown distribution 'lognormal'"),
-        (lambda: draws_of(["lr=uniform:1"]), "takes two bounds"),
-        (lambda: draws_of(["lr=uniform:2:1"]), "low < high"),
+        (lambda: draws_of("random", ["num_epochs=randint:1.5:3"]), "both bounds must be integers"),
+        (lambda: draws_of("random", ["lr=lognormal:1:2"]), "unknown distribution 'lognormal'"),
+        (lambda: draws_of("random", ["lr=uniform:1"]), "takes two bounds"),
+        (lambda: draws_of("random", ["lr=uniform:2:1"]), "low < high"),
     ],
 )
 def test_what_it_does_not_understand_it_says(make, words):

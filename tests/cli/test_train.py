@@ -5,8 +5,9 @@ import json
 import pytest
 
 from jaxrl import PPOConfig, Trainer, UsageError
-from jaxrl.cli.flags import setting_of
-from jaxrl.cli.train import begin, parse, train_ppo
+from jaxrl.cli.evaluate import RenderOptions
+from jaxrl.cli.flags import flags_of, read_flags
+from jaxrl.cli.train import begin, parse, train_flags, train_ppo
 from tests.probes import SMALL_ARENA
 
 
@@ -165,6 +166,7 @@ def test_settings_of_the_run_are_flags_too_and_a_switch_may_stand_alone():
 def test_paths_are_taken_as_they_are_written():
     assert parse(["--run-dir", "000003"]).run_dir == "000003"
     assert parse([]).run_dir == parse(["--run-dir", "auto"]).run_dir == "auto"
+    flags = {**train_flags(), **flags_of(RenderOptions())}
     for name, word, value in (
         ("resume", "20261121", "20261121"),
         ("out", "1e3", "1e3"),
@@ -173,7 +175,7 @@ def test_paths_are_taken_as_they_are_written():
         ("checkpoint", "best", "best"),
         ("stop", "None", {}),
     ):
-        assert setting_of(name, [word]) == value
+        assert read_flags({name: [word]}, flags) == {name: value}
 
 
 def test_a_run_begins_with_rllibs_configuration_and_flags_win(tmp_path):

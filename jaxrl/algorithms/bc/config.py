@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 from jaxrl.algorithms import validators
 from jaxrl.algorithms.config import AlgorithmConfig, algorithm_config
 from jaxrl.algorithms.validators import schedule
+from jaxrl.core import words
 from jaxrl.core.errors import UsageError, brief
 from jaxrl.core.fields import as_count, count, number, setting
 from jaxrl.core.types import PolicyId
@@ -14,6 +15,7 @@ from jaxrl.rollout.critic_inputs import OWN
 ITERATION = 4096  # steps, where `train_batch_size` is not given
 
 
+@words.written(lambda name, texts: tuple(texts), "DIR|minari:NAME")
 def _sources(name: str, value: Any) -> None:
     if not all(isinstance(source, str) and source for source in value):
         raise UsageError(
