@@ -41,7 +41,6 @@ from jaxrl.run.logging.console import Progress, compiled_line, compiling_line
 from jaxrl.run.logging.loggers import check_saved
 from jaxrl.run.logging.run_results import TrainerResults
 from jaxrl.run.multiprocess import agreed, processes, together
-from jaxrl.run.profiling import profile_line, timers
 from jaxrl.run.recorder import Recorder, Snapshot
 from jaxrl.run.results import Lifetime, Result, Session, lookup, result_names
 from jaxrl.run.settings import RunKeywords, RunSettings
@@ -322,6 +321,8 @@ class Trainer(PolicyAccess, EpisodeAccess, TrainerResults):
         It compiles sampling by itself and measures for a few seconds; the state of training stays
         as it is. Sampling is measured alone, learning is the rest of the iteration.
         """
+        from jaxrl.run.profiling import profile_line, timers
+
         if self.algorithm.plays_outside:
             raise UsageError(
                 f"profile: episodes of {self.config.env_name} are played once, not again and again "

@@ -3,11 +3,13 @@
 import json
 import pickle
 from importlib.metadata import EntryPoint
+from typing import Any
 
 import pytest
 
 from jaxrl import PPOConfig, UsageError
 from jaxrl.algorithms.config import algorithm_config
+from jaxrl.algorithms.validators import schedule
 from jaxrl.cli import algorithms
 from jaxrl.cli.evaluate import evaluate
 from jaxrl.cli.sweep import run_sweep
@@ -27,6 +29,7 @@ class WeightedPPO(PPOConfig):
     """PPO with a coefficient of its own."""
 
     my_coeff: float = setting(0.5, "weight of a term", number(0), traced=True)
+    my_schedule: Any = setting(0.0, "weight of another term", schedule(), traced=True)
 
 
 WEIGHTED = f"{__name__}:WeightedPPO"
@@ -43,6 +46,16 @@ def test_a_subclass_of_ppo_begins_with_the_tuned_settings_and_has_its_own_beside
     assert order.source == "tuned for cartpole, but my_coeff=2"
     plain = parse(["--algorithm", WEIGHTED, "--env", "cartpole", "--tuned", "False"])
     assert (plain.config, plain.source) == (WeightedPPO(env="cartpole"), "the defaults")
+
+
+def test_a_flag_of_an_own_algorithm_is_read_as_its_setting_is_declared():
+    line = ["--algorithm", WEIGHTED, "--env", "cartpole", "--my-schedule", "0:1", "100:0"]
+    assert parse(line).config.my_schedule == ((0, 1), (100, 0))
+    words = [*line[:-3], "--per-policy", "default_policy.my_schedule=0:1,100:0"]
+    (_, settings), *_ = parse(words).config.per_policy
+    assert dict(settings) == {"my_schedule": ((0, 1), (100, 0))}
+    with pytest.raises(UsageError, match="--lr takes one value, and '1:0' is a second one"):
+        parse(["--algorithm", REINFORCE, "--env", "cartpole", "--lr", "0:1", "1:0"])
 
 
 def test_a_coefficient_of_a_subclass_is_among_its_numbers():
