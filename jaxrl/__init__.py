@@ -45,8 +45,8 @@ from jaxrl.run.callbacks import Callbacks
 from jaxrl.run.devices.compile_cache import use_compile_cache
 from jaxrl.run.devices.hosts import join
 from jaxrl.run.health import Diverged
-from jaxrl.run.inference.load import evaluate, render
-from jaxrl.run.inference.policy import Policy, load_policy
+from jaxrl.run.inference.load import evaluate, load_policy, render
+from jaxrl.run.inference.policy import Policy
 from jaxrl.run.inference.replayed_episode import replay_episode
 from jaxrl.run.learner import Learner
 from jaxrl.run.logging.loggers import Logger

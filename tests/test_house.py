@@ -5,6 +5,7 @@ a bad source.
 """
 
 import ast
+import graphlib
 import itertools
 import json
 import re
@@ -87,7 +88,7 @@ MAY_BE_IMPORTED_BY = {
     "tensorboardX": {"jaxrl/run/logging/tensorboard.py"},
     "wandb": {"jaxrl/run/logging/loggers.py", "jaxrl/run/logging/wandb.py"},
     "matplotlib": {
-        *("jaxrl/run/logging/plots.py", "jaxrl/sweeps/plots.py", "jaxrl/sweeps/lineage_plots.py"),
+        *("jaxrl/run/logging/figures.py", "jaxrl/sweeps/lineage_plots.py"),
         "jaxrl/adapters/from_jaxmarl.py",
         "jaxrl/adapters/from_pgx.py",  # its fonts
     },
@@ -135,7 +136,7 @@ PUBLIC_NAMES = {
 VAGUE_WORDS = {"own", "one", "it", "its", "ours", "theirs", "their", "mine"}
 NO_NAMES = ("utils.py", "helpers.py")
 METRICS_OF_PPO = {"mean_kl_loss", "entropy", "vf_loss", "policy_loss", "kl_coeff", "kl_target"}
-FORMER_METRICS_IN = "jaxrl/run/logging/plots.py"  # the panels of runs that did not store theirs
+FORMER_METRICS_IN = "jaxrl/run/logging/curves.py"  # the panels of runs that did not store theirs
 ARRAY_MAKERS = re.compile(
     r"jax\.(numpy|random)\..*|jax\.device_put|"
     r"numpy\.(array|asarray|zeros|ones|full|empty|arange|linspace|eye|identity|stack|concatenate|tile|random\..*|\w+_like)"
@@ -453,6 +454,31 @@ def imports_below(function):
     return [(node, node.module) for node in nodes if str(node.module).startswith("jaxrl")]
 
 
+def file_of(module, files):
+    """The file that an import of `jaxrl.run.storage.runs`, or of a name in it, leads to; or None.
+
+    A package stands for what it imports itself: to import a module in it is not to import it.
+    """
+    is_environments = module.startswith("jaxrl.envs.")
+    parts = module.removeprefix("jaxrl." if is_environments else "").split(".")
+    places = ["/".join(parts[:length]) for length in range(len(parts), 0, -1)]
+    candidates = (f"{place}{end}" for place in places for end in (".py", "/__init__.py"))
+    return next((file for file in candidates if file in files), None)
+
+
+def circle_of_imports(files):
+    """The files of one circle, whether they import each other at once, when called or for types."""
+    graph = {
+        path: {file_of(name, files) for _, name in imports(path, source)} - {path, None}
+        for path, source in files.items()
+    }
+    try:
+        graphlib.TopologicalSorter(graph).prepare()
+    except graphlib.CycleError as error:
+        return error.args[1]
+    return []
+
+
 GUARDS = (
     forbidden_arrows,
     forbidden_packages,
@@ -476,6 +502,10 @@ GUARDS = (
 def test_the_house_keeps_its_walls(guard):
     assert FILES
     assert [complaint for path, source in FILES.items() for complaint in guard(path, source)] == []
+
+
+def test_no_modules_import_each_other_in_a_circle():
+    assert circle_of_imports(FILES) == []
 
 
 # What a stranger may have to read; the two numbers only fall.
@@ -738,7 +768,7 @@ ALLOWED = {
     "jaxrl/adapters/to_gymnasium.py": [
         "from jaxrl.run.trainer import Trainer\nfrom jaxrl import make"
     ],
-    "jaxrl/run/logging/plots.py": ["def f():\n    import matplotlib"],
+    "jaxrl/run/logging/figures.py": ["def f():\n    import matplotlib"],
     "jaxrl/cli.py": [
         "from jaxrl import PPOConfig\nfrom jaxrl.algorithms.ppo.config import settings\n"
         "import jaxrl.sweeps.trials"
@@ -763,6 +793,34 @@ ALLOWED = {
         "class Trainer:\n    def fit(self, a, b, c, d, e, f): one_hot = 'one'"
     ],
 }
+
+
+@pytest.mark.parametrize(
+    "back",
+    [
+        "import jaxrl.run.a",
+        "from jaxrl.run import a",
+        "from jaxrl.run.a import A",
+        "from .a import A",
+        "def f():\n    from jaxrl.run.a import A",
+        "class A:\n    def f(self):\n        import jaxrl.run.a",
+        "importlib.import_module('jaxrl.run.a')",
+        "if TYPE_CHECKING:\n    from jaxrl.run.a import A",
+        "from jaxrl.run import storage",
+    ],
+)
+def test_a_circle_is_seen_however_it_is_closed(back):
+    package = {"jaxrl/run/storage/__init__.py": "from jaxrl.run.a import A"}
+    files = {"jaxrl/run/a.py": "from jaxrl.run.b import B", "jaxrl/run/b.py": "", **package}
+    assert circle_of_imports(files) == []
+    closed = circle_of_imports({**files, "jaxrl/run/b.py": back})
+    assert {"jaxrl/run/a.py", "jaxrl/run/b.py"} <= set(closed)
+
+
+def test_a_package_that_gathers_modules_which_import_each_other_is_no_circle():
+    gathered = "from jaxrl.run.a import A\nfrom jaxrl.run.b import B"
+    files = {"jaxrl/run/__init__.py": gathered, "jaxrl/run/b.py": "from jaxrl.run.a import A"}
+    assert circle_of_imports({**files, "jaxrl/run/a.py": ""}) == []
 
 
 @pytest.mark.parametrize(

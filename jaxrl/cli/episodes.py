@@ -28,7 +28,8 @@ from jaxrl.episodes.minari_datasets import to_minari
 from jaxrl.offline.estimators import estimate_return
 from jaxrl.run.command_line import program
 from jaxrl.run.devices.mesh import start_jax
-from jaxrl.run.inference.policy import Policy, policy_of
+from jaxrl.run.inference.load import policy_of
+from jaxrl.run.inference.policy import Policy
 from jaxrl.run.inference.replayed_episode import environment_of, origin_of, replay_episode
 from jaxrl.run.inference.sampling import ORIGIN, Episode
 from jaxrl.run.inference.video import check_ending

@@ -24,7 +24,6 @@ from jaxrl.run.devices.mesh import start_jax
 from jaxrl.run.inference import load
 from jaxrl.run.inference.recording import EpisodeRecording
 from jaxrl.run.logging.console import print_answer
-from jaxrl.run.recorder import EPISODE
 from jaxrl.run.replay.page import ENDING as PAGE_ENDING
 from jaxrl.run.replay.page import check_name as check_page_name
 from jaxrl.run.replay.replay import replay
@@ -32,6 +31,7 @@ from jaxrl.run.results import Result
 from jaxrl.run.storage import runs
 from jaxrl.run.storage.checkpoint import is_checkpoint, open_found, read_facts, run_path
 from jaxrl.run.storage.config_file import untrusted_callbacks
+from jaxrl.run.storage.runs import EPISODE
 
 
 def checkpoints(name: str, words: Sequence[str]) -> Any:

@@ -11,15 +11,8 @@ from jaxrl.core.errors import UsageError
 from jaxrl.core.fields import setting
 from jaxrl.run.command_line import program
 from jaxrl.run.logging.console import print_answer
-from jaxrl.run.logging.plots import (
-    MAX_PANELS,
-    Curves,
-    compared,
-    figure,
-    panels_of,
-    save_figure,
-    source_line,
-)
+from jaxrl.run.logging.curves import MAX_PANELS, Curves, panels_of, source_line
+from jaxrl.run.logging.figures import compared, figure, save_figure
 from jaxrl.run.storage import checkpoint, run_folder, runs
 from jaxrl.run.storage.runs import METRICS, TRIALS
 

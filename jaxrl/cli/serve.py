@@ -9,7 +9,7 @@ from jaxrl.cli.evaluate import CHECKPOINT, TRUST, run_command
 from jaxrl.core import glibc_memory
 from jaxrl.core.errors import require
 from jaxrl.core.fields import flag, setting
-from jaxrl.run.inference.policy import policy_of
+from jaxrl.run.inference.load import policy_of
 from jaxrl.run.logging.console import print_answer
 from jaxrl.run.storage.checkpoint import open_found
 from jaxrl.serving.settings import ServerSettings

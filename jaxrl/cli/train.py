@@ -41,19 +41,19 @@ from jaxrl.run.devices.hosts import JOIN_SECONDS, THREE, check, join
 from jaxrl.run.devices.ray_rollouts import RayEnded
 from jaxrl.run.health import Diverged
 from jaxrl.run.logging.console import agent_returns, device_name, duration
-from jaxrl.run.logging.loggers import check_saved
-from jaxrl.run.recorder import CURVES, EPISODE, PAGE
 from jaxrl.run.results import lookup, return_path
 from jaxrl.run.settings import RunSettings
 from jaxrl.run.stopping import LIMITS, check_goal, unmet
 from jaxrl.run.storage import checkpoint
 from jaxrl.run.storage.config_file import (
+    check_saved_loggers,
     import_named,
     names_module,
     read_class,
     read_config,
     saved_loggers,
 )
+from jaxrl.run.storage.runs import CURVES, EPISODE, PAGE
 from jaxrl.run.trainer import Trainer
 from jaxrl.serving.external_env import GODOT, is_external
 from jaxrl.serving.settings import GODOT_PORT, ServerSettings
@@ -410,7 +410,7 @@ def _saved(
     given = {name: value for name, value in options.items() if name in NAMING}
     base = read_config(facts, "jaxrl.Trainer.from_checkpoint", given=given, trust=trust)
     if "loggers" not in settings:
-        check_saved(saved_loggers(facts), trust=trust)
+        check_saved_loggers(saved_loggers(facts), trust=trust)
     named = [*given.values(), settings.get("loggers", ())]
     if not trust and any(map(names_module, named)):
         import_named(base, given)

@@ -7,9 +7,10 @@ from typing import Any
 from jaxrl.run.callbacks import Hooks
 from jaxrl.run.episode_output import EpisodeOutput
 from jaxrl.run.multiprocess import Processes
-from jaxrl.run.recorder import Recorder, Snapshot
+from jaxrl.run.recorder import Recorder
 from jaxrl.run.results import Result, lookup
 from jaxrl.run.settings import RunSettings
+from jaxrl.run.storage.snapshot import Snapshot
 
 FIRST_SECONDS = 10.0  # to the first checkpoint, at most: a kill soon after the start loses little
 

@@ -32,8 +32,8 @@ from jaxrl.run.inference.sampling import (
     make_episode,
     plain_params,
 )
-from jaxrl.run.recorder import Snapshot
 from jaxrl.run.settings import RunSettings
+from jaxrl.run.storage.snapshot import Snapshot
 
 WAITING = 2  # chunks that may wait: a slow disk slows training down rather than filling the memory
 OPEN_BYTES = 2**30  # of steps whose episodes have not ended yet, shared by the environments alike

@@ -30,12 +30,12 @@ from jaxrl.run.health import Diverged, first_bad
 from jaxrl.run.inference.recording_policy import RecordingPolicy
 from jaxrl.run.inference.weights import PolicyAccess
 from jaxrl.run.multiprocess import processes
-from jaxrl.run.recorder import Snapshot, state_facts, state_tree
 from jaxrl.run.results import Lifetime, Result, iteration_results
 from jaxrl.run.settings import RunSettings
 from jaxrl.run.storage import checkpoint
 from jaxrl.run.storage.dtypes import typed_like
 from jaxrl.run.storage.saved_state import restore
+from jaxrl.run.storage.snapshot import Snapshot, state_facts, state_tree
 from jaxrl.workers.space_forms import form_of
 from jaxrl.workers.vector import VectorSpec
 

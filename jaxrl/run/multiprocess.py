@@ -24,8 +24,8 @@ from jaxrl.run.devices.compiled import CompiledAlgorithm
 from jaxrl.run.devices.hosts import Channel, hosts
 from jaxrl.run.devices.mesh import copy_here
 from jaxrl.run.health import Diverged
-from jaxrl.run.logging.text_logs import dumped
 from jaxrl.run.signals import StopSignal
+from jaxrl.run.storage.json_lines import dumped
 
 ERRORS = {"UsageError": UsageError, "Diverged": Diverged, "KeyboardInterrupt": KeyboardInterrupt}
 Method = TypeVar("Method", bound=Callable)

@@ -5,22 +5,17 @@ iterations are with the operating system. What fails is said, and training conti
 """
 
 import contextlib
-import json
 import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import asdict
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-import jax
-
-from jaxrl.algorithms.base import Algorithm, RunnerState
+from jaxrl.algorithms.base import Algorithm
 from jaxrl.core.errors import UsageError, disk_error, is_installed, one_line
 from jaxrl.core.troubles import Troubles
-from jaxrl.core.types import PyTree
-from jaxrl.run.devices.mesh import on_first_device, on_host
+from jaxrl.run.devices.mesh import on_first_device
 from jaxrl.run.inference.recording import (
     EpisodeChoice,
     EpisodeRecording,
@@ -28,34 +23,22 @@ from jaxrl.run.inference.recording import (
     record_episode,
 )
 from jaxrl.run.inference.video import write_episode
+from jaxrl.run.logging.curves import Curves, panels_of, source_line
 from jaxrl.run.logging.loggers import Logs, RunStart
-from jaxrl.run.logging.plots import Curves, panels_of, source_line
-from jaxrl.run.logging.text_logs import dumped
 from jaxrl.run.results import ENV_STEPS, ITERATIONS, Lifetime, Result
 from jaxrl.run.settings import RunSettings
 from jaxrl.run.storage import checkpoint, own_files
 from jaxrl.run.storage.checkpoint import CHECKPOINTS
 from jaxrl.run.storage.run_folder import RunFolderLock
 from jaxrl.run.storage.run_folder import read as read_folder
-from jaxrl.run.storage.runs import METRICS
+from jaxrl.run.storage.runs import CURVES, EPISODE, METRICS, PAGE
+from jaxrl.run.storage.snapshot import Snapshot, state_facts, state_tree
 
 BEST = "the best checkpoint"
-CURVES, EPISODE, PAGE = "curves.png", "episode.gif", "episode.html"
 WAITING = (
     16  # jobs that may wait; a slow disk then slows training down rather than filling the memory
 )
 DRAW_SECONDS = 60.0
-
-
-class Snapshot(NamedTuple):
-    """The whole state of a run between two chunks; its arrays are never written to."""
-
-    runner: RunnerState
-    hypers: PyTree
-    env_params: PyTree
-    lifetime: Lifetime
-    result: Result | None  # of its last iteration
-    callbacks: list[Any]  # the host callbacks' own states
 
 
 class Recorder:
@@ -213,12 +196,11 @@ class Recorder:
         if self._curves is None:
             return
         try:
-            config = self.facts["config"]
-            self._curves.draw(
-                self.folder / CURVES,
-                title=self.facts["env_name"],
-                footer=self._source(config.get("seed")),
-            )
+            from jaxrl.run.logging.figures import figure, save_figure
+
+            curves, footer = self._curves, self._source(self.facts["config"].get("seed"))
+            drawn = curves.series(), curves.panels, self.facts["env_name"], footer
+            save_figure(self.folder / CURVES, lambda: figure(*drawn))
         except Exception as error:
             self._curves = None
             self.say(
@@ -310,28 +292,3 @@ class Recorder:
             checkpoint.prune(folder, self.settings.keep)
         except OSError as error:
             self.say(f"older checkpoints could not be removed: {one_line(error)}")
-
-
-def state_facts(
-    facts: dict[str, Any], snapshot: Snapshot, score: dict[str, Any] | None = None
-) -> dict[str, Any]:
-    """What a checkpoint says beside its arrays."""
-    return {
-        **facts,
-        "lifetime": asdict(snapshot.lifetime),
-        "result": json.loads(dumped(snapshot.result)),
-        "callbacks": snapshot.callbacks,
-        "score": score,
-    }
-
-
-def state_tree(algorithm: Algorithm, snapshot: Snapshot) -> PyTree:
-    """The arrays of a checkpoint: the whole state, and every policy's weights by its name."""
-    runner = jax.tree.map(on_host, snapshot.runner)
-    policies = algorithm.grouping.policies
-    return {
-        "runner": runner,
-        "hypers": snapshot.hypers,
-        "env_params": snapshot.env_params,
-        "weights": {policy: algorithm.policy_weights(runner, policy) for policy in policies},
-    }

@@ -15,13 +15,13 @@ from jaxrl.core.spaces import to_json
 from jaxrl.models.policy_spec import PolicySpec
 from jaxrl.run.devices.hosts import num_processes
 from jaxrl.run.devices.mesh import split_cpu
-from jaxrl.run.logging.plots import panel_facts
-from jaxrl.run.recorder import Snapshot, state_facts, state_tree
+from jaxrl.run.logging.curves import panel_facts
 from jaxrl.run.results import Lifetime
 from jaxrl.run.stopping import all_met, unmet
 from jaxrl.run.storage import checkpoint, run_folder, runs
 from jaxrl.run.storage.checkpoint import CHECKPOINTS, Checkpoint
 from jaxrl.run.storage.config_file import NUM_SEEDS, config_facts
+from jaxrl.run.storage.snapshot import Snapshot, state_facts, state_tree
 
 
 @dataclass(frozen=True)

@@ -38,18 +38,18 @@ from jaxrl.run.inference.weights import (
     with_opponents,
 )
 from jaxrl.run.logging.console import Progress, compiled_line, compiling_line
-from jaxrl.run.logging.loggers import check_saved
 from jaxrl.run.logging.run_results import TrainerResults
 from jaxrl.run.multiprocess import agreed, processes, together
-from jaxrl.run.recorder import Recorder, Snapshot
+from jaxrl.run.recorder import Recorder
 from jaxrl.run.results import Lifetime, Result, Session, lookup, result_names
 from jaxrl.run.settings import RunKeywords, RunSettings
 from jaxrl.run.signals import StopSignal
 from jaxrl.run.stopping import LIFETIME_STEPS, LIMITS, check_stop, criteria_of, last_iteration, met
 from jaxrl.run.storage import run_folder
-from jaxrl.run.storage.config_file import check_output, read_config
+from jaxrl.run.storage.config_file import check_output, check_saved_loggers, read_config
 from jaxrl.run.storage.dtypes import typed_like
 from jaxrl.run.storage.saved_state import OUTSIDE, changed_settings, restore
+from jaxrl.run.storage.snapshot import Snapshot
 from jaxrl.run.training_loop import TrainingLoop
 
 if TYPE_CHECKING:
@@ -208,7 +208,7 @@ class Trainer(PolicyAccess, EpisodeAccess, TrainerResults):
         kept = {name: value for name, value in saved.run_settings().items() if name in known}
         settings = {**kept, **run_settings}
         if "loggers" in kept and "loggers" not in run_settings:
-            check_saved(kept["loggers"], trust=trust)
+            check_saved_loggers(kept["loggers"], trust=trust)
         if "output" not in run_settings:
             check_output(saved.facts, saved.folder, trust=trust)
         return cls(config, run_dir=run_dir, quiet=quiet, _saved=saved, **settings)

@@ -14,9 +14,9 @@ from jaxrl.rollout.episode_callbacks import EPISODE_HOOK
 from jaxrl.run.devices.mesh import copy_here
 from jaxrl.run.divergence import find_nan, with_source
 from jaxrl.run.health import Diverged, first_bad, undeclared_wait
-from jaxrl.run.recorder import Snapshot
 from jaxrl.run.results import ITERATIONS, Result, iteration_results, recent_episodes
 from jaxrl.run.stopping import chunk_length, last_iteration, met
+from jaxrl.run.storage.snapshot import Snapshot
 
 FIRST_AGAIN = 2**30  # numbers of sampled episodes start again there
 

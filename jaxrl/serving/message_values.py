@@ -10,7 +10,7 @@ from jaxrl.core.errors import brief
 from jaxrl.core.program_spaces import countable, mask_length
 from jaxrl.core.spaces import Box, Dict, Space, Tuple, beyond, tree_of
 from jaxrl.core.types import PolicyId, PyTree
-from jaxrl.run.inference.policy import checked_part
+from jaxrl.run.inference.act_inputs import checked_part
 from jaxrl.serving.nested_numbers import array_of
 
 

@@ -6,10 +6,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from jaxrl.core.errors import UsageError, brief
-from jaxrl.run.logging.text_logs import dumped
 from jaxrl.run.storage import own_files
 from jaxrl.run.storage.forms import Form, problem_of
-from jaxrl.run.storage.json_lines import Damage, read_rows
+from jaxrl.run.storage.json_lines import Damage, dumped, read_rows
 
 LINEAGE = "lineage.jsonl"  # in a sweep's folder
 

@@ -5,47 +5,55 @@ from typing import Any
 
 import numpy as np
 
-from jaxrl.run.logging.plots import INK, QUIET, quiet_scales, save_figure
+from jaxrl.run.logging.figures import INK, QUIET, empty_figure, quiet_scales, save_figure
+from jaxrl.sweeps.lineage import Lineage, Stretch
+from jaxrl.sweeps.outcomes import TrialResult
 from jaxrl.sweeps.plots import is_logarithmic, is_number
-from jaxrl.sweeps.results import Sweep
 
 MOST_PANELS = 4  # numbers that have one
 
 
-def draw(sweep: Sweep, path: str | Path) -> None:
+def draw(
+    path: str | Path, lineage: Lineage | None, outcomes: list[TrialResult], way: list[Stretch]
+) -> None:
     """Writes the picture, a PNG; nothing where the sweep is no finished population."""
-    drawn = figure(sweep)
+    drawn = figure(lineage, outcomes, way)
     if drawn is not None:
         save_figure(path, lambda: drawn)
 
 
-def figure(sweep: Sweep) -> Any:
-    """The matplotlib figure, a panel for each number that changed; None without a lineage."""
-    from matplotlib.figure import Figure
+def figure(lineage: Lineage | None, outcomes: list[TrialResult], way: list[Stretch]) -> Any:
+    """The matplotlib figure, a panel for each number that changed; None without a lineage.
 
-    if sweep.lineage is None or len(sweep.outcomes) < len(sweep.lineage.first):
+    Args:
+        lineage, outcomes: of a sweep; None where it is no population.
+        way: of the best policy; empty where no trial has a score.
+    """
+    if lineage is None or len(outcomes) < len(lineage.first):
         return None
-    stretches = sweep.lineage.stretches([outcome.iterations for outcome in sweep.outcomes])
+    stretches = lineage.stretches([outcome.iterations for outcome in outcomes])
     names = [
         name
-        for name in sweep.lineage.first[0]
+        for name in lineage.first[0]
         if all(is_number(part.settings[name]) for part in stretches)
         and len({part.settings[name] for part in stretches}) > 1
     ][:MOST_PANELS] or [""]
-    height = 1.5 + len(names) * (1.2 + 0.2 * len(sweep.outcomes))
-    drawn = Figure(figsize=(10, min(height, 24)), dpi=100, facecolor="white", layout="constrained")
-    config = sweep.outcomes[0].trial.config
-    copies = f"{len(sweep.outcomes)} members, {len(sweep.lineage.takeovers)} copies"
+    height = 1.5 + len(names) * (1.2 + 0.2 * len(outcomes))
+    drawn = empty_figure((10, min(height, 24)), layout="constrained")
+    config = outcomes[0].trial.config
+    copies = f"{len(outcomes)} members, {len(lineage.takeovers)} copies"
     drawn.suptitle(f"{config.env_name}, population: {copies}", size=15, weight="bold", color=INK)
     axes = drawn.subplots(len(names), 1, squeeze=False)[:, 0]
     for axis, name in zip(axes, names, strict=True):
-        _panel(axis, sweep, stretches, name)
+        _draw_numbers(axis, stretches, name)
+        _draw_copies(axis, lineage, way)
+        _finish(axis, f"{name or 'copies'}; in black the way of the best policy", len(outcomes))
     axes[-1].set_xlabel("iteration", size=10, color=QUIET)
     return drawn
 
 
-def _panel(axis: Any, sweep: Sweep, stretches: list[Any], name: str) -> None:
-    """Each member's number as the colour of its line, and the best policy's way in black."""
+def _draw_numbers(axis: Any, stretches: list[Stretch], name: str) -> None:
+    """Each member's number as the colour of its line."""
     from matplotlib import colormaps
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import LogNorm, Normalize
@@ -62,21 +70,25 @@ def _panel(axis: Any, sweep: Sweep, stretches: list[Any], name: str) -> None:
     for part in stretches:
         colour = colour_of(part.settings)
         axis.hlines(part.trial, part.begin, part.end, colors=[colour], linewidth=4, zorder=2)
-    for takeover in sweep.lineage.takeovers:
+
+
+def _draw_copies(axis: Any, lineage: Lineage, way: list[Stretch]) -> None:
+    """Who copied whom, and the best policy's way in black."""
+    for takeover in lineage.takeovers:
         at, ends = takeover.iteration, sorted((takeover.source, takeover.target))
         axis.vlines(at, *ends, colors=QUIET, alpha=0.5, linewidth=1, zorder=1)
         axis.plot(at, takeover.target, "|", color=QUIET, markersize=7, zorder=3)
-    title = f"{name or 'copies'}; in black the way of the best policy"
-    if any(outcome.score is not None for outcome in sweep.outcomes):
-        way = sweep.lineage_of(sweep.best_trial())
-        at = [iteration for part in way for iteration in (part.begin, part.end)]
-        axis.plot(
-            at, np.repeat([part.trial for part in way], 2), color=INK, linewidth=1.2, zorder=4
-        )
+    at = [iteration for part in way for iteration in (part.begin, part.end)]
+    trials = np.repeat([part.trial for part in way], 2)
+    axis.plot(at, trials, color=INK, linewidth=1.2, zorder=4)
+
+
+def _finish(axis: Any, title: str, num_members: int) -> None:
+    """Title, quiet scales, and a line for each member, the first one at the top."""
     quiet_scales(axis)
     axis.grid(False)
     axis.set_title(title, loc="left", size=11, color=INK)
     axis.set_ylabel("trial", size=10, color=QUIET)
     axis.set_xlim(left=0)
-    axis.set_ylim(len(sweep.outcomes) - 0.5, -0.5)
+    axis.set_ylim(num_members - 0.5, -0.5)
     axis.yaxis.get_major_locator().set_params(integer=True)

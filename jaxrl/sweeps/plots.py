@@ -6,9 +6,17 @@ from typing import Any
 
 import numpy as np
 
-from jaxrl.run.logging.plots import COLOURS, INK, QUIET, legend_above, quiet_scales, save_figure
-from jaxrl.run.logging.plots import short as short_steps
-from jaxrl.sweeps.results import Sweep, TrialResult, short
+from jaxrl.run.logging.figures import (
+    COLOURS,
+    INK,
+    QUIET,
+    empty_figure,
+    legend_above,
+    quiet_scales,
+    save_figure,
+)
+from jaxrl.run.logging.figures import short as short_steps
+from jaxrl.sweeps.outcomes import TrialResult, short
 from jaxrl.sweeps.statistics import FEWEST, iqm
 
 MOST_CURVES = len(COLOURS)  # of more settings, those that end best
@@ -16,30 +24,29 @@ MOST_VALUES = 6  # a number with more than these is drawn along an axis
 POINTS = 200
 DECADES = 20.0  # greatest over least, from which on a scale is logarithmic
 
-# Each with the outcomes of its seeds, all with a score.
+# Each with the outcomes of its seeds.
 Settings = list[tuple[dict[str, Any], list[TrialResult]]]
 
 
-def draw(sweep: Sweep, path: str | Path) -> None:
+def draw(path: str | Path, groups: Settings, metric: str) -> None:
     """Writes the picture, a PNG; nothing where no trial has a score."""
-    drawn = figure(sweep)
+    drawn = figure(groups, metric)
     if drawn is not None:
         save_figure(path, lambda: drawn)
 
 
-def figure(sweep: Sweep) -> Any:
+def figure(groups: Settings, metric: str) -> Any:
     """The matplotlib figure, or None where no trial has a score."""
-    from matplotlib.figure import Figure
-
+    trials = [outcome for _, outcomes in groups for outcome in outcomes]
     groups = [
         (settings, [outcome for outcome in outcomes if outcome.score is not None])
-        for settings, outcomes in sweep.by_settings()
+        for settings, outcomes in groups
     ]
     groups = [(settings, outcomes) for settings, outcomes in groups if outcomes]
     if not groups:
         return None
     kinds = _panels(groups)
-    drawn = Figure(figsize=(12 if kinds else 8, 5.6), dpi=100, facecolor="white")
+    drawn = empty_figure((12 if kinds else 8, 5.6))
     edges = {
         "left": 0.065 if kinds else 0.09,
         "right": 0.95,
@@ -49,22 +56,21 @@ def figure(sweep: Sweep) -> Any:
     }
     drawn.subplots_adjust(**edges)
     axes = drawn.subplots(1, 1 + len(kinds), squeeze=False)[0]
-    first = sweep.outcomes[0].trial.config
     drawn.text(
         edges["left"],
         0.945,
-        f"{first.env_name}, sweep",
+        f"{trials[0].trial.config.env_name}, sweep",
         size=17,
         weight="bold",
         color=INK,
         va="center",
     )
     steps = max(outcome.curve[0][-1] for _, outcomes in groups for outcome in outcomes)
-    note = f"{len(sweep.outcomes):,} trials of up to {short_steps(steps)} environment steps"
+    note = f"{len(trials):,} trials of up to {short_steps(steps)} environment steps"
     drawn.text(0.95, 0.945, note, size=11, color=QUIET, ha="right", va="center")
-    _curves(axes[0], groups, sweep.metric)
+    _curves(axes[0], groups, metric)
     for axis, (kind, names) in zip(axes[1:], kinds, strict=True):
-        kind(axis, groups, names, sweep.metric)
+        kind(axis, groups, names, metric)
     return drawn
 
 

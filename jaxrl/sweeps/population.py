@@ -22,10 +22,10 @@ import numpy as np
 
 from jaxrl.core.errors import UsageError
 from jaxrl.run.devices.mesh import on_first_device, on_host, stacked
-from jaxrl.run.logging.text_logs import dumped
 from jaxrl.run.results import Lifetime
 from jaxrl.run.storage import checkpoint
 from jaxrl.run.storage.forms import CALLBACKS, NUMBER, Form, lifetime, problem_of
+from jaxrl.run.storage.json_lines import dumped
 from jaxrl.sweeps.lineage import Lineage, Takeover
 from jaxrl.sweeps.metric_readers import EVALUATION
 from jaxrl.sweeps.population_based_training import PopulationBasedTraining, exploit, explore

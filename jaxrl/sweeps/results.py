@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,33 +10,13 @@ import numpy as np
 
 from jaxrl.core.errors import UsageError, require, unknown_result
 from jaxrl.run.logging.console import duration
-from jaxrl.run.logging.plots import inline
+from jaxrl.run.logging.figures import inline
 from jaxrl.run.logging.run_results import dataframe_of
-from jaxrl.run.results import Result, flatten, lookup
+from jaxrl.run.results import flatten
+from jaxrl.sweeps import lineage_plots, plots
 from jaxrl.sweeps.lineage import Lineage, Stretch
+from jaxrl.sweeps.outcomes import TrialResult, short, shown, value_of
 from jaxrl.sweeps.statistics import Estimate, median, spread
-from jaxrl.sweeps.trials import Trial
-
-# A trial is dropped by halving.
-TERMINATED, STOPPED, DIVERGED, DROPPED = "terminated", "stopped", "diverged", "dropped"
-
-
-@dataclass
-class TrialResult:
-    """The result of one trial of a sweep."""
-
-    trial: Trial
-    status: str
-    result: Result | None  # its last result tree; None if not even one update was finite
-    score: float | None
-    # environment steps and scores
-    curve: tuple[list[int], list[float]] = field(default_factory=lambda: ([], []))
-    folder: Path | None = None  # a run's folder: `load_policy` and `--resume` take it
-    reason: str = ""  # why it diverged
-
-    @property
-    def iterations(self) -> int:
-        return self.result["training_iteration"] if self.result else 0
 
 
 @dataclass
@@ -93,6 +73,12 @@ class Sweep:
             return [Stretch(0, outcome.iterations, outcome.trial.number, settings)]
         return self.lineage.of(outcome.trial.number, outcome.iterations)
 
+    def best_lineage(self) -> list[Stretch]:
+        """The lineage of the best trial of a population; empty where no trial has a score."""
+        if self.lineage is None or all(outcome.score is None for outcome in self.outcomes):
+            return []
+        return self.lineage_of(self.best_trial())
+
     def best_setting(self, metric: str | None = None) -> tuple[dict[str, Any], list[TrialResult]]:
         """(settings, the results of its seeds) with the highest median of `metric` over the seeds.
 
@@ -148,10 +134,8 @@ class Sweep:
         Raises:
             UsageError: matplotlib is not installed, or no trial has a score.
         """
-        from jaxrl.sweeps.plots import figure  # which draws what is defined here
-
         require("matplotlib", "plot()")
-        drawn = figure(self)
+        drawn = plots.figure(self.by_settings(), self.metric)
         if drawn is None:
             raise UsageError(f"plot(): no trial has a {self.metric} yet")
         return inline(drawn)
@@ -162,10 +146,8 @@ class Sweep:
         Raises:
             UsageError: matplotlib is not installed, or this is no population-based training.
         """
-        from jaxrl.sweeps.lineage_plots import figure  # which draws what is defined here
-
         require("matplotlib", "plot_lineage()")
-        drawn = figure(self)
+        drawn = lineage_plots.figure(self.lineage, self.outcomes, self.best_lineage())
         if drawn is None:
             raise UsageError("plot_lineage(): there is no finished population-based training")
         return inline(drawn)
@@ -243,19 +225,6 @@ def _median_over_all(outcomes: list[TrialResult], metric: str) -> float:
     values = [value_of(outcome, metric) for outcome in outcomes]
     values = [-math.inf if value is None or math.isnan(value) else value for value in values]
     return float(np.median(values))
-
-
-def value_of(outcome: TrialResult, metric: str) -> float | None:
-    value = lookup(outcome.result, metric) if outcome.result else None
-    return float(value) if isinstance(value, int | float | np.number) else None
-
-
-def shown(settings: dict[str, Any]) -> str:
-    return " ".join(f"{name}={short(value)}" for name, value in settings.items())
-
-
-def short(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def aligned(rows: list[list[str]]) -> str:

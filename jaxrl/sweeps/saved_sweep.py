@@ -11,7 +11,7 @@ from jaxrl.run.results import ITERATIONS
 from jaxrl.run.storage import own_files
 from jaxrl.run.storage.json_lines import Damage, read_rows
 from jaxrl.run.storage.runs import PLAN, RESULTS
-from jaxrl.sweeps.results import DIVERGED, DROPPED, STOPPED, TERMINATED
+from jaxrl.sweeps.outcomes import DIVERGED, DROPPED, STOPPED, TERMINATED
 
 STATUSES = (TERMINATED, STOPPED, DIVERGED, DROPPED)
 

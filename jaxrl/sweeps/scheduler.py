@@ -19,6 +19,7 @@ from jaxrl.run.stopping import LIMITS, check_stop, last_iteration
 from jaxrl.sweeps.lineage import Lineage
 from jaxrl.sweeps.metric_readers import check_metric, check_path, readers_of
 from jaxrl.sweeps.options import SweepOptions
+from jaxrl.sweeps.outcomes import DIVERGED, DROPPED, shown
 from jaxrl.sweeps.placement import (
     SPLIT,
     batch_size,
@@ -30,7 +31,7 @@ from jaxrl.sweeps.placement import (
 )
 from jaxrl.sweeps.population import Population, check_population
 from jaxrl.sweeps.reporting import Reporter, Turn, advance
-from jaxrl.sweeps.results import DIVERGED, DROPPED, Sweep, shown
+from jaxrl.sweeps.results import Sweep
 from jaxrl.sweeps.sweep_folder import SweepFolder
 from jaxrl.sweeps.trial_state import TrialState, numbers_for, unstacked
 from jaxrl.sweeps.trial_view import check_hooks

@@ -19,7 +19,8 @@ from jaxrl.run.stopping import LIFETIME_STEPS, LIMITS, all_met, check_stop, last
 from jaxrl.run.trainer import Trainer
 from jaxrl.sweeps.metric_readers import check_metric
 from jaxrl.sweeps.options import SweepOptions
-from jaxrl.sweeps.results import DIVERGED, STOPPED, TERMINATED, Sweep, TrialResult, shown
+from jaxrl.sweeps.outcomes import DIVERGED, STOPPED, TERMINATED, TrialResult, shown
+from jaxrl.sweeps.results import Sweep
 from jaxrl.sweeps.sweep_folder import SweepFolder
 from jaxrl.sweeps.trials import Trial, held_outside
 

@@ -15,10 +15,14 @@ from jaxrl.core.machine import num_cores
 from jaxrl.run.devices.mesh import split_cpu, start_jax
 from jaxrl.run.inference.load import CONFIG
 from jaxrl.run.logging.console import Progress
-from jaxrl.run.logging.loggers import check_saved
 from jaxrl.run.results import return_path
 from jaxrl.run.storage import checkpoint, runs
-from jaxrl.run.storage.config_file import check_names, read_config, saved_loggers
+from jaxrl.run.storage.config_file import (
+    check_names,
+    check_saved_loggers,
+    read_config,
+    saved_loggers,
+)
 from jaxrl.sweeps.options import SweepOptions
 from jaxrl.sweeps.population_based_training import PopulationBasedTraining
 from jaxrl.sweeps.results import Sweep
@@ -172,7 +176,7 @@ def resume_sweep(
             if lost:
                 kept = [entry for entry in saved_loggers(plan) if not isinstance(entry, dict)]
                 plan["run_settings"]["loggers"] = kept
-            check_saved(saved_loggers(plan), trust=trust)
+            check_saved_loggers(saved_loggers(plan), trust=trust)
             trials = [
                 trial
                 for saved in plan["trials"]

@@ -23,18 +23,20 @@ from filelock import FileLock
 from jaxrl.algorithms.base import Algorithm
 from jaxrl.core.errors import UsageError, brief, require
 from jaxrl.run import resume
-from jaxrl.run.logging.text_logs import dumped, start_after
-from jaxrl.run.recorder import Snapshot, state_facts, state_tree
+from jaxrl.run.logging.text_logs import start_after
 from jaxrl.run.settings import RunSettings
 from jaxrl.run.storage import checkpoint, own_files, run_folder, runs
 from jaxrl.run.storage.checkpoint import CHECKPOINTS
 from jaxrl.run.storage.config_file import asks_for_trust, config_facts
-from jaxrl.run.storage.runs import PLAN, RESULTS, TRIALS
+from jaxrl.run.storage.json_lines import dumped
+from jaxrl.run.storage.runs import CURVES, PLAN, RESULTS, TRIALS
+from jaxrl.run.storage.snapshot import Snapshot, state_facts, state_tree
 from jaxrl.sweeps import lineage_plots, plots, saved_sweep
-from jaxrl.sweeps.results import Sweep, TrialResult
+from jaxrl.sweeps.outcomes import TrialResult
+from jaxrl.sweeps.results import Sweep
 from jaxrl.sweeps.trials import Trial
 
-CURVES, LINEAGE_PICTURE = "curves.png", "lineage.png"
+LINEAGE_PICTURE = "lineage.png"
 MOST_POINTS = 500  # of a trial's curve in its line
 
 
@@ -208,8 +210,9 @@ class SweepFolder:
         except UsageError as error:
             say(f"{CURVES} is left out: {error}")
         else:
-            plots.draw(sweep, self.path / CURVES)
-            lineage_plots.draw(sweep, self.path / LINEAGE_PICTURE)
+            plots.draw(self.path / CURVES, sweep.by_settings(), sweep.metric)
+            way = sweep.best_lineage()
+            lineage_plots.draw(self.path / LINEAGE_PICTURE, sweep.lineage, sweep.outcomes, way)
 
     def folder_of(self, trial: Trial) -> Path:
         return self.path / TRIALS / trial.name

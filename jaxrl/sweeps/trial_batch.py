@@ -13,11 +13,11 @@ from jaxrl.core.fields import flag
 from jaxrl.core.json_text import read_json
 from jaxrl.run.devices.compiled import CAPACITY
 from jaxrl.run.devices.mesh import stacked
-from jaxrl.run.logging.text_logs import dumped
-from jaxrl.run.recorder import Snapshot
 from jaxrl.run.results import Lifetime, Result, result_names
 from jaxrl.run.settings import RunSettings
 from jaxrl.run.storage import checkpoint, own_files
+from jaxrl.run.storage.json_lines import dumped
+from jaxrl.run.storage.snapshot import Snapshot
 from jaxrl.sweeps.metric_readers import check_path, readers_of
 from jaxrl.sweeps.placement import most_that_fit
 from jaxrl.sweeps.reporting import Reporter, advance

@@ -11,11 +11,11 @@ import numpy as np
 from jaxrl.algorithms.base import Algorithm
 from jaxrl.core.types import is_key
 from jaxrl.run.devices.mesh import on_first_device, on_host, stacked
-from jaxrl.run.recorder import Snapshot
 from jaxrl.run.results import lookup
+from jaxrl.run.storage.snapshot import Snapshot
 from jaxrl.sweeps.metric_readers import EVALUATION
+from jaxrl.sweeps.outcomes import DIVERGED, DROPPED, STOPPED, TERMINATED, TrialResult
 from jaxrl.sweeps.reporting import Reporter
-from jaxrl.sweeps.results import DIVERGED, DROPPED, STOPPED, TERMINATED, TrialResult
 from jaxrl.sweeps.trials import Trial
 from jaxrl.sweeps.vmapped import Numbers, State
 

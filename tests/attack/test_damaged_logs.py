@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import jaxrl
-from jaxrl.run.logging.plots import Curves
+from jaxrl.run.logging.curves import Curves
 from jaxrl.run.logging.result_rows import read_result
 from jaxrl.run.logging.text_logs import start_after
 from jaxrl.run.replay.server import LiveRun

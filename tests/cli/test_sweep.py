@@ -17,7 +17,8 @@ from jaxrl.cli.sweep import (
     tried_of,
 )
 from jaxrl.sweeps.lineage import Lineage, Takeover
-from jaxrl.sweeps.results import Sweep, TrialResult
+from jaxrl.sweeps.outcomes import TrialResult
+from jaxrl.sweeps.results import Sweep
 from jaxrl.sweeps.space import Grid, settings_of
 from jaxrl.sweeps.space_words import draws_of, grid_of
 from jaxrl.sweeps.trials import Trial, applied

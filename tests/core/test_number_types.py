@@ -17,7 +17,7 @@ from jaxrl.core.number_types import NotHeldError, as_type, common_type, flag_in,
 from jaxrl.core.spaces import Box, Discrete
 from jaxrl.episodes import SingleAgentEpisode
 from jaxrl.run.export.numpy_policy import NumpyPolicy
-from jaxrl.run.inference.policy import checked_part
+from jaxrl.run.inference.act_inputs import checked_part
 from jaxrl.serving.message_values import read_observation
 from jaxrl.workers.space_forms import _tell_once, form_of, writer
 from tests.run.export.kinds import policy_of_kind

@@ -9,7 +9,8 @@ import pytest
 from jaxrl import UsageError
 from jaxrl.run.results import RETURN
 from jaxrl.sweeps import plots
-from jaxrl.sweeps.results import TERMINATED, Sweep, TrialResult
+from jaxrl.sweeps.outcomes import TERMINATED, TrialResult
+from jaxrl.sweeps.results import Sweep
 from jaxrl.sweeps.trials import Trial
 from tests.probes import SMALL_CARTPOLE
 
@@ -28,7 +29,8 @@ def swept(settings, seeds=1):
 
 
 def panels(settings, seeds=1):
-    return plots.figure(swept(settings, seeds)).axes
+    done = swept(settings, seeds)
+    return plots.figure(done.by_settings(), RETURN).axes
 
 
 def test_a_setting_drawn_at_random_is_an_axis_and_not_a_row_of_categories():
@@ -46,7 +48,7 @@ def test_a_setting_drawn_at_random_is_an_axis_and_not_a_row_of_categories():
 
 def test_plot_is_that_figure_and_refuses_a_sweep_without_a_score():
     done = swept([{"lr": 1e-3}, {"lr": 1e-2}])
-    titles = [axis.get_title(loc="left") for axis in plots.figure(done).axes]
+    titles = [axis.get_title(loc="left") for axis in plots.figure(done.by_settings(), RETURN).axes]
     assert [axis.get_title(loc="left") for axis in done.plot().axes] == titles
     assert done.plot()._repr_png_().startswith(b"\x89PNG")
     with pytest.raises(UsageError, match=f"no trial has a {RETURN} yet"):
@@ -87,11 +89,11 @@ def test_a_few_values_of_one_setting_are_curves_alone():
     "settings", [[{"use_gru": True}, {"use_gru": False}], [{"fcnet_hiddens": (8,)}, {}]]
 )
 def test_settings_that_are_no_numbers_are_drawn(settings, tmp_path):
-    plots.draw(swept(settings), tmp_path / "curves.png")
+    plots.draw(tmp_path / "curves.png", swept(settings).by_settings(), RETURN)
     assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
     assert [path.name for path in tmp_path.iterdir()] == ["curves.png"]
 
 
 def test_a_sweep_without_a_score_has_no_picture(tmp_path):
-    plots.draw(Sweep([], RETURN, None), tmp_path / "curves.png")
+    plots.draw(tmp_path / "curves.png", [], RETURN)
     assert not list(tmp_path.iterdir())

@@ -105,7 +105,8 @@ def test_a_finished_population_is_read_back(copied):
     assert again.lineage == copied.lineage
     assert again.table() == copied.table()
     assert again.plot_lineage()._repr_png_().startswith(b"\x89PNG")
-    (titled,) = [axis for axis in lineage_plots.figure(again).axes if axis.get_title(loc="left")]
+    drawn = lineage_plots.figure(again.lineage, again.outcomes, again.best_lineage())
+    (titled,) = [axis for axis in drawn.axes if axis.get_title(loc="left")]
     assert titled.get_title(loc="left").startswith("lr")
 
 

@@ -6,7 +6,8 @@ import pytest
 
 from jaxrl import UsageError
 from jaxrl.run.results import RETURN
-from jaxrl.sweeps.results import DIVERGED, TERMINATED, Sweep, TrialResult
+from jaxrl.sweeps.outcomes import DIVERGED, TERMINATED, TrialResult
+from jaxrl.sweeps.results import Sweep
 from jaxrl.sweeps.trials import trials_of
 from tests.probes import SMALL_CARTPOLE
 

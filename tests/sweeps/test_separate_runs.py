@@ -7,7 +7,7 @@ import pytest
 
 import jaxrl
 from jaxrl.run.devices import host_program
-from jaxrl.sweeps.results import STOPPED, TERMINATED
+from jaxrl.sweeps.outcomes import STOPPED, TERMINATED
 from tests.probes import SMALL_CARTPOLE, SMALL_REINFORCE
 from tests.workers.environments import Counter
 

@@ -1,16 +1,18 @@
 """The episodes that a trainer plays outside of training: evaluated, and as objects."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jaxrl.core.fields import count, flag
 from jaxrl.run.inference.evaluate import check_wanted
-from jaxrl.run.inference.payoff_matrix import PayoffMatrix, play_pairs
 from jaxrl.run.inference.play_limit import PlayLimit
 from jaxrl.run.inference.sampling import Episode, EpisodeRange
 from jaxrl.run.logging.console import evaluation_line, greedy_hint
 from jaxrl.run.multiprocess import together
 from jaxrl.run.results import Result
+
+if TYPE_CHECKING:
+    from jaxrl.run.inference.payoff_matrix import PayoffMatrix
 
 
 class EpisodeAccess:
@@ -76,7 +78,7 @@ class EpisodeAccess:
         explore: bool = True,
         seed: int | None = None,
         max_steps: int | None = None,
-    ) -> PayoffMatrix:
+    ) -> "PayoffMatrix":
         """Plays the policy that learns, and its copies, against every opponent of the pool.
 
         Args:
@@ -89,6 +91,8 @@ class EpisodeAccess:
         Raises:
             UsageError: the configuration has no pool, or an argument is not of its kind.
         """
+        from jaxrl.run.inference.payoff_matrix import PayoffMatrix, play_pairs
+
         seed = self.settings.evaluation_seed if seed is None else seed
         max_steps = self.settings.evaluation_max_steps if max_steps is None else max_steps
         wanted = {"episodes": episodes, "explore": explore, "seed": seed, "max_steps": max_steps}

@@ -1,6 +1,7 @@
 """A run opened to be played, not trained: its policies together over their environment."""
 
 import contextlib
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +13,7 @@ from jaxrl.algorithms.base import Algorithm
 from jaxrl.algorithms.config import AlgorithmConfig
 from jaxrl.algorithms.opponents import PoolState, copy_label
 from jaxrl.core.env import strongly_typed
-from jaxrl.core.errors import UsageError, brief
+from jaxrl.core.errors import UsageError, brief, named_policy
 from jaxrl.core.fields import (
     count,
     file_path,
@@ -24,7 +25,8 @@ from jaxrl.core.fields import (
     takes,
     text,
 )
-from jaxrl.core.types import PyTree
+from jaxrl.core.spaces import from_json
+from jaxrl.core.types import PolicyId, PyTree
 from jaxrl.episodes import EpisodeWriter
 from jaxrl.models.policy_spec import PolicyWeights
 from jaxrl.run.devices.mesh import stacked
@@ -32,15 +34,14 @@ from jaxrl.run.inference.evaluate import check_wanted, evaluate_and_record, with
 from jaxrl.run.inference.evaluate import evaluate as play_episodes
 from jaxrl.run.inference.host_episodes import EvaluationCopies
 from jaxrl.run.inference.play_limit import MAX_STEPS, PlayLimit
-from jaxrl.run.inference.policy import weights_shape
+from jaxrl.run.inference.policy import Origin, Policy, weights_shape
 from jaxrl.run.inference.recording import EpisodeChoice, EpisodeRecording
 from jaxrl.run.inference.sampling import Episode, EpisodeRange, Players, env_of
 from jaxrl.run.inference.video import check_episode_picture, picture_episode
-from jaxrl.run.recorder import EPISODE
 from jaxrl.run.results import Result
 from jaxrl.run.settings import HOST_SETTINGS, RunSettings
-from jaxrl.run.storage import checkpoint, runs
-from jaxrl.run.storage.checkpoint import Checkpoint
+from jaxrl.run.storage import runs
+from jaxrl.run.storage.checkpoint import Checkpoint, filled, open_found
 from jaxrl.run.storage.config_file import read_config
 
 CONFIG = instance_of(AlgorithmConfig, "a configuration such as PPOConfig", optional=True)
@@ -113,7 +114,7 @@ def open_run(
     """
     flag("trust", trust)
     CONFIG("config", config)
-    saved = checkpoint.open_found(path, which)
+    saved = open_found(path, which)
     env_args, opponent = (None, None) if game is None else (game.env_args, game.opponent)
     if opponent is not None and saved.facts.get("opponents_of") is None:
         raise UsageError(f"opponent={brief(opponent)}: the run has no pool of opponents")
@@ -126,8 +127,7 @@ def open_run(
     for group, policy_spec in zip(algorithm.grouping.groups, algorithm.policy_specs, strict=True):
         shape = weights_shape(policy_spec)
         by_policy = [
-            checkpoint.filled(shape, saved.arrays, f"weights.{policy}", what)
-            for policy in group.policies
+            filled(shape, saved.arrays, f"weights.{policy}", what) for policy in group.policies
         ]
         weights.append(stacked(by_policy))
     if opponent is not None:
@@ -140,7 +140,7 @@ def open_run(
         return LoadedRun(saved, algorithm, weights, env_params, made, opponent)
     env_params = strongly_typed(algorithm.env_params)
     if saved.facts["config"].get("env_task_fn") is None:  # else the saved ones are a curriculum's
-        env_params = checkpoint.filled(env_params, saved.arrays, "env_params", what)
+        env_params = filled(env_params, saved.arrays, "env_params", what)
     return LoadedRun(saved, algorithm, weights, env_params, env_of(config), opponent)
 
 
@@ -153,10 +153,77 @@ def _with_opponent(
         raise UsageError(f"opponent={brief(opponent)}: the configuration has no opponents")
     shapes = jax.eval_shape(pool.init, weights[pool.group])
     what = f"checkpoint {saved.path}"
-    state: PoolState = checkpoint.filled(shapes, saved.arrays, "runner.opponents", what)
+    state: PoolState = filled(shapes, saved.arrays, "runner.opponents", what)
     player = pool.player(state, opponent)
     weights = [*weights[: pool.group], player, *weights[pool.group + 1 :]]
     return weights, pool.label(state, opponent)
+
+
+@takes(trust=flag)
+def load_policy(
+    path: str | Path,
+    policy: PolicyId | None = None,
+    *,
+    checkpoint: str | int = "last",
+    config: Any = None,
+    model: Any = None,
+    seed: int = 0,
+    trust: bool = False,
+) -> Policy:
+    """A trained policy from a run's folder or a checkpoint's.
+
+    Args:
+        policy: its name; may be left out if there is one alone.
+        checkpoint: "last", "best" or an iteration, where `path` is a run's folder.
+        config: the configuration, only where its file cannot hold it (an environment object, say).
+        model: the policy's own network, where that was an object, which no file holds.
+        seed: of the actions that it draws.
+        trust: import what the run names, though it is not jaxrl's or an installed plug-in's; see
+            docs/loading.md.
+
+    Raises:
+        UsageError: no such checkpoint or policy, or a damaged one, in one line.
+    """
+    saved = open_found(path, checkpoint)
+    return policy_of(saved, policy, config, model=model, seed=seed, trust=trust)
+
+
+def policy_of(
+    saved: Checkpoint,
+    policy: PolicyId | None = None,
+    config: Any = None,
+    *,
+    model: Any = None,
+    seed: int = 0,
+    trust: bool = False,
+) -> Policy:
+    """One policy of a checkpoint that was read."""
+    known = saved.facts["policies"]
+    policy = named_policy(policy, tuple(known), str(saved.path))
+    given_config = config
+    if config is None:
+        given = {} if model is None else {"model": model}
+        config = read_config(
+            saved.facts, "jaxrl.load_policy", to_play=policy, given=given, trust=trust
+        )
+    if not hasattr(config, "policy_spec"):
+        raise UsageError(f"config={brief(config)} must be a PPOConfig, or None")
+    saved_spaces = {name: known[policy][name] for name in known[policy] if name != "agents"}
+    spaces = {name: from_json(space) for name, space in saved_spaces.items()}
+    policy_spec = config.policy_spec(policy, num_agents=len(known[policy]["agents"]), **spaces)
+    what = f"policy {policy!r} of checkpoint {saved.path}"
+    weights = filled(weights_shape(policy_spec), saved.arrays, f"weights.{policy}", what)
+    loading = {"config": given_config, "trust": trust, "call": "jaxrl.load_policy"}
+    players = functools.partial(open_run, saved.path, **loading)
+    return Policy(
+        policy_spec,
+        weights,
+        name=policy,
+        agents=known[policy]["agents"],
+        masked=saved.facts.get("action_masks", False),  # older checkpoints do not say
+        seed=seed,
+        origin=Origin(saved.facts["env_name"], players),
+    )
 
 
 @takes(
@@ -294,7 +361,7 @@ def render(
         number(0, open_low=True)("fps", fps)
     loading = {"config": config, "game": OtherGame(env_args), "trust": trust}
     opened = open_run(path, checkpoint, **loading, call="jaxrl.render")
-    out = _run_folder(opened.saved.path) / EPISODE if out is None else Path(out)
+    out = _run_folder(opened.saved.path) / runs.EPISODE if out is None else Path(out)
     check_episode_picture(out, opened.algorithm.rollout_spec.env)
     if not out.parent.is_dir():
         raise UsageError(f"out={str(out)!r}: there is no folder {out.parent}")

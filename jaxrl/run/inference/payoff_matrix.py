@@ -16,7 +16,7 @@ from jaxrl.core.errors import UsageError
 from jaxrl.core.types import PyTree
 from jaxrl.run.inference.sampling import EpisodeRange
 from jaxrl.run.inference.whole_episodes import PlaySpec, make_game, play_batches
-from jaxrl.run.logging.plots import heat_map, inline, save_figure
+from jaxrl.run.logging.figures import heat_map, inline, save_figure
 
 SCALE = 400 / np.log(10)  # rating points of a factor e in the odds of a win
 ROUNDS = 1000  # of the fit, at most; some 30 are enough

@@ -10,10 +10,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl.core.errors import UsageError, brief, named_policy, unknown_name
-from jaxrl.core.fields import UINT32, count, flag, takes
+from jaxrl.core.errors import UsageError, brief, unknown_name
+from jaxrl.core.fields import UINT32, count, flag
 from jaxrl.core.program_spaces import is_action_of_program, mask_length
-from jaxrl.core.spaces import from_json, is_tree, tree_of
+from jaxrl.core.spaces import is_tree, tree_of
 from jaxrl.core.types import AgentId, Key, PolicyId, PyTree
 from jaxrl.models.policy_spec import (
     MASK,
@@ -25,8 +25,6 @@ from jaxrl.models.policy_spec import (
 )
 from jaxrl.ops.distributions import Distribution, InEnvironment
 from jaxrl.run.inference.act_inputs import checked_part, read_mask
-from jaxrl.run.storage.checkpoint import Checkpoint, filled, open_found
-from jaxrl.run.storage.config_file import read_config
 
 if TYPE_CHECKING:
     from jaxrl.run.export.export import Exported
@@ -364,79 +362,6 @@ class Policy:
                 f"{shapes}"
             )
         return jax.tree.unflatten(structure, read), shapes.pop(), told
-
-
-@takes(trust=flag)
-def load_policy(
-    path: str | Path,
-    policy: PolicyId | None = None,
-    *,
-    checkpoint: str | int = "last",
-    config: Any = None,
-    model: Any = None,
-    seed: int = 0,
-    trust: bool = False,
-) -> Policy:
-    """A trained policy from a run's folder or a checkpoint's.
-
-    Args:
-        policy: its name; may be left out if there is one alone.
-        checkpoint: "last", "best" or an iteration, where `path` is a run's folder.
-        config: the configuration, only where its file cannot hold it (an environment object, say).
-        model: the policy's own network, where that was an object, which no file holds.
-        seed: of the actions that it draws.
-        trust: import what the run names, though it is not jaxrl's or an installed plug-in's; see
-            docs/loading.md.
-
-    Raises:
-        UsageError: no such checkpoint or policy, or a damaged one, in one line.
-    """
-    saved = open_found(path, checkpoint)
-    return policy_of(saved, policy, config, model=model, seed=seed, trust=trust)
-
-
-def policy_of(
-    saved: Checkpoint,
-    policy: PolicyId | None = None,
-    config: Any = None,
-    *,
-    model: Any = None,
-    seed: int = 0,
-    trust: bool = False,
-) -> Policy:
-    """One policy of a checkpoint that was read."""
-    known = saved.facts["policies"]
-    policy = named_policy(policy, tuple(known), str(saved.path))
-    given_config = config
-    if config is None:
-        given = {} if model is None else {"model": model}
-        config = read_config(
-            saved.facts, "jaxrl.load_policy", to_play=policy, given=given, trust=trust
-        )
-    if not hasattr(config, "policy_spec"):
-        raise UsageError(f"config={brief(config)} must be a PPOConfig, or None")
-    saved_spaces = {name: known[policy][name] for name in known[policy] if name != "agents"}
-    spaces = {name: from_json(space) for name, space in saved_spaces.items()}
-    policy_spec = config.policy_spec(policy, num_agents=len(known[policy]["agents"]), **spaces)
-    what = f"policy {policy!r} of checkpoint {saved.path}"
-    weights = filled(weights_shape(policy_spec), saved.arrays, f"weights.{policy}", what)
-    players = functools.partial(_players, saved.path, given_config, trust)
-    return Policy(
-        policy_spec,
-        weights,
-        name=policy,
-        agents=known[policy]["agents"],
-        masked=saved.facts.get("action_masks", False),  # older checkpoints do not say
-        seed=seed,
-        origin=Origin(saved.facts["env_name"], players),
-    )
-
-
-def _players(path: Path, config: Any, trust: bool) -> Any:
-    """A checkpoint's policies together over their environment."""
-    from jaxrl.run.inference.load import open_run  # which imports this module
-
-    return open_run(path, config=config, trust=trust, call="jaxrl.load_policy")
 
 
 def acting_key(seed: int, name: str) -> Key:

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from jaxrl.core.errors import UsageError, brief, is_installed, one_line, unknown_name
-from jaxrl.core.trust import Kind, check_name, maker, name_of
+from jaxrl.core.trust import Kind, maker, name_of
 from jaxrl.run.results import Result
 
 LOGGERS = {
@@ -143,27 +143,12 @@ def check_loggers(entries: Iterable[Any]) -> None:
 def saved_form(entries: Iterable[Any]) -> list[Any]:
     """The setting `loggers` as a file holds it: names, and {"object": name} where no name will do.
 
-    `check_saved` reads it.
+    `jaxrl.run.storage.config_file.check_saved_loggers` reads it.
     """
     return [
         entry if isinstance(entry, str) else name_of(entry) or {"object": _path_of(entry)}
         for entry in entries
     ]
-
-
-def check_saved(entries: Any, *, trust: bool) -> None:
-    """Refuses the loggers that a run's file names where they need `trust`, or were objects.
-
-    Raises:
-        UsageError: see `jaxrl.core.trust.check_name`; nothing was imported.
-    """
-    for entry in entries if isinstance(entries, list | tuple) else [entries]:
-        if isinstance(entry, dict):
-            raise UsageError(
-                f"the run's loggers hold an object, {entry.get('object')!s:.80}, which no file can "
-                "hold: give loggers again, such as loggers=[...] in Python or --loggers jsonl"
-            )
-        check_name(LOGGER, entry, "the run's logger", trust=trust)
 
 
 def _shown(entry: Any) -> str:

@@ -2,11 +2,10 @@
 
 import csv
 import io
-import json
 import math
 import mmap
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from jaxrl.run.logging.loggers import Logger, RunStart
 from jaxrl.run.logging.result_rows import read_result
 from jaxrl.run.results import ITERATIONS, Result
 from jaxrl.run.storage import own_files
+from jaxrl.run.storage.json_lines import dumped, leaf
 from jaxrl.run.storage.runs import METRICS, PROGRESS
 
 
@@ -140,37 +140,10 @@ def leaves(result: Result) -> dict[str, Any]:
             if isinstance(value, dict):
                 collect(value, f"{prefix}{name}/")
             else:
-                found[f"{prefix}{name}"] = value if type(value) in (float, int) else _leaf(value)
+                found[f"{prefix}{name}"] = value if type(value) in (float, int) else leaf(value)
 
     collect(result, "")
     return found
-
-
-def plain(tree: Any) -> Any:
-    """A result tree as JSON holds it: NaN is None, numbers of NumPy and JAX are Python's."""
-    if isinstance(tree, Mapping):
-        return {name: plain(part) for name, part in tree.items()}
-    value = _leaf(tree)
-    if isinstance(value, list):
-        return [plain(part) for part in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _leaf(value: Any) -> Any:
-    """What hooks may have added is of any type: what JSON does not know becomes a text."""
-    if value is None or isinstance(value, bool | int | float | str | list):
-        return value
-    if hasattr(value, "tolist"):
-        return value.tolist()
-    return list(value) if isinstance(value, tuple) else str(value)
-
-
-def dumped(result: Result) -> str:
-    """A result as one line of JSON; a number that is none is null."""
-    try:
-        return json.dumps(result, allow_nan=False, default=_leaf)
-    except ValueError:  # some number is none: rare, so only then the tree is walked here
-        return json.dumps(plain(result), allow_nan=False)
 
 
 def _iteration_of(line: bytes) -> float:

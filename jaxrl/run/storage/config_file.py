@@ -20,7 +20,7 @@ from jaxrl.core.registry import ENVIRONMENT, announced_name, constructor_of
 from jaxrl.core.trust import Kind, Named, arguments_of, check_name, load, name_of, parse_name
 from jaxrl.rollout.episode_callbacks import CALLBACKS
 from jaxrl.rollout.policy_map import policies_that_learn
-from jaxrl.run.logging.loggers import check_saved
+from jaxrl.run.logging.loggers import LOGGER
 
 NUM_SEEDS = 2**32
 
@@ -250,6 +250,21 @@ def check_output(facts: Mapping[str, Any], folder: str | Path | None, *, trust: 
         )
 
 
+def check_saved_loggers(entries: Any, *, trust: bool) -> None:
+    """Refuses the loggers that a run's file names where they need `trust`, or were objects.
+
+    Raises:
+        UsageError: see `jaxrl.core.trust.check_name`; nothing was imported.
+    """
+    for entry in entries if isinstance(entries, list | tuple) else [entries]:
+        if isinstance(entry, dict):
+            raise UsageError(
+                f"the run's loggers hold an object, {entry.get('object')!s:.80}, which no file can "
+                "hold: give loggers again, such as loggers=[...] in Python or --loggers jsonl"
+            )
+        check_name(LOGGER, entry, "the run's logger", trust=trust)
+
+
 def asks_for_trust(
     facts: dict[str, Any], *, to_play: bool, folder: str | Path | None = None
 ) -> bool:
@@ -260,7 +275,7 @@ def asks_for_trust(
         if not to_play:
             check_output(facts, folder, trust=False)
             named = [entry for entry in saved_loggers(facts) if isinstance(entry, str)]
-            check_saved(named, trust=False)
+            check_saved_loggers(named, trust=False)
         check_names(read_class(facts.get("config_class"), "", trust=False), values, trust=False)
     except UsageError:
         return True

@@ -1,11 +1,13 @@
-"""JSON lines, read: the rows of a run's or a sweep's logs, as every reader of them has them.
+"""JSON lines: the rows of a run's or a sweep's logs, as every writer and reader has them.
 
 A damaged line costs that line alone. A last line without its end, as a kill leaves it, is none yet.
 """
 
 import contextlib
+import json
 import logging
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -79,3 +81,30 @@ def read_row(line: bytes, problem_of: Callable[[Any], str]) -> tuple[Any, str]:
     except ValueError as error:
         return None, f"is not JSON: {one_line(error)}"
     return row, problem_of(row)
+
+
+def dumped(row: Any) -> str:
+    """A row, such as a result, as one line of JSON; NaN is null."""
+    try:
+        return json.dumps(row, allow_nan=False, default=leaf)
+    except ValueError:  # some number is none: rare, so only then the tree is walked here
+        return json.dumps(plain(row), allow_nan=False)
+
+
+def plain(tree: Any) -> Any:
+    """A result tree as JSON holds it: NaN is None, numbers of NumPy and JAX are Python's."""
+    if isinstance(tree, Mapping):
+        return {name: plain(part) for name, part in tree.items()}
+    value = leaf(tree)
+    if isinstance(value, list):
+        return [plain(part) for part in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def leaf(value: Any) -> Any:
+    """What hooks may have added is of any type: what JSON does not know becomes a text."""
+    if value is None or isinstance(value, bool | int | float | str | list):
+        return value
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    return list(value) if isinstance(value, tuple) else str(value)

@@ -13,6 +13,7 @@ from jaxrl.run.storage.json_lines import Damage, read_rows
 LATEST = "latest"
 CONFIG, PLAN = "config.json", "sweep.json"  # the file that tells the folder of a run, of a sweep
 METRICS, PROGRESS = "metrics.jsonl", "progress.csv"  # in a run's folder
+CURVES, EPISODE, PAGE = "curves.png", "episode.gif", "episode.html"
 RESULTS, TRIALS = "results.jsonl", "trials"  # in a sweep's folder
 SCORED: Form = {"trial": int, "score": NUMBER}  # a line of results with a score
 MOST_NAMES = 6

@@ -19,8 +19,9 @@ from jaxrl.core.errors import UsageError
 from jaxrl.run import advice
 from jaxrl.run.logging.loggers import LOGGERS, Logger, Logs, RunStart
 from jaxrl.run.logging.scalars import MOMENT, Downsampler, charts, tag_of
-from jaxrl.run.logging.text_logs import leaves, plain
+from jaxrl.run.logging.text_logs import leaves
 from jaxrl.run.settings import RunSettings
+from jaxrl.run.storage.json_lines import plain
 from tests.probes import SMALL_ARENA, SMALL_REINFORCE
 
 CONFIG = {

@@ -9,8 +9,9 @@ import pytest
 
 import jaxrl
 from jaxrl import UsageError
+from jaxrl.run.logging.curves import Curves, panels_of
+from jaxrl.run.logging.figures import figure
 from jaxrl.run.logging.history import MAX_POINTS
-from jaxrl.run.logging.plots import Curves, figure, panels_of
 from jaxrl.run.logging.run_results import TrainerResults
 from jaxrl.run.results import ENV_STEPS
 

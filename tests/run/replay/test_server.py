@@ -12,7 +12,7 @@ import pytest
 
 from jaxrl import Trainer, UsageError
 from jaxrl.cli import watch
-from jaxrl.run.logging.plots import Curves
+from jaxrl.run.logging.curves import Curves
 from jaxrl.run.replay.server import HOST, LiveRun, LiveServer, curves_data
 from tests.probes import SMALL_ARENA
 

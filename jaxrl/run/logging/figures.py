@@ -1,179 +1,37 @@
-"""Learning curves: returns and the algorithm's metrics over environment steps, of runs."""
+"""Figures of matplotlib: a run's curves, several runs side by side, a matrix of win rates."""
 
 import functools
 import io
 import itertools
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from jaxrl.algorithms.base import HeadlineMetric
-from jaxrl.algorithms.opponent_settings import COPY, EVERYBODY
+from jaxrl.algorithms.opponent_settings import EVERYBODY
 from jaxrl.core.errors import UsageError, brief, require
-from jaxrl.run.logging.history import History, Series
-from jaxrl.run.logging.result_rows import read_result
-from jaxrl.run.results import ENV_STEPS, Result, lookup
+from jaxrl.run.logging.curves import (
+    MAX_LINES,
+    WIN_RATE,
+    Panel,
+    aligned,
+    last_step,
+    of_kind,
+    smooth,
+    spans_decades,
+)
+from jaxrl.run.logging.history import Series
 from jaxrl.run.storage import own_files
-from jaxrl.run.storage.json_lines import Damage, whole_lines
 
-MAX_LINES = 5  # of more agents only the sum is drawn, of more policies a mean and a band
 PICTURES = (".png", ".pdf", ".svg")  # what the file's name may end in
 SMOOTHED_FROM = 60  # points of a noisy curve before it is smoothed
-WINDOW_SHARE = 0.04  # of the curve, that a smoothed point is the mean of
-MAX_PANELS = 3  # beside the return's
 INLINE_DPI = 75  # of a figure in a notebook: 900 x 600 pixels
 COLOURS = ("#1962aa", "#e25822", "#2f9e6e", "#9c5fb5", "#c9a227", "#5b6770")
 INK, QUIET, RULE = "#20242c", "#6b7280", "#e3e5e8"
 
 _drawing = threading.Lock()  # matplotlib's fonts and caches are one for the process
-
-
-class Panel(NamedTuple):
-    """A metric of each policy, or a win rate, that is drawn beside the return."""
-
-    name: str  # of the metric
-    title: str
-    linear: bool = False
-    target: float | None = None
-
-
-# Of runs written before their algorithm's panels were stored with them, all of PPO.
-FORMER_PANELS = (
-    ("mean_kl_loss", "KL divergence of an update, nats", "kl_target", False),
-    ("entropy", "entropy, nats", "", True),
-    ("vf_loss", "value loss", "", False),
-)
-# The last panel of a run with a pool: against all members, and against each that is no copy.
-WIN_RATE = "win_rate"
-WIN_RATE_FACTS = [WIN_RATE, "win rate against opponents", "", True]
-
-
-def panel_facts(
-    metrics: Iterable[HeadlineMetric], *, has_opponents: bool = False
-) -> list[list[Any]]:
-    """What a run's folder says of its panels, for `panels_of`."""
-    titled = [
-        [metric.name, metric.title, metric.target, metric.linear]
-        for metric in metrics
-        if metric.title
-    ]
-    if not has_opponents:
-        return titled[:MAX_PANELS]
-    return [*titled[: MAX_PANELS - 1], WIN_RATE_FACTS]
-
-
-def panels_of(facts: Mapping[str, Any]) -> tuple[Panel, ...]:
-    """The panels of a run, from what its folder says."""
-    stored = facts.get("panels", FORMER_PANELS)
-    targets = facts["config"]
-    try:
-        return tuple(
-            Panel(name, str(title), bool(linear), targets.get(target))
-            for name, title, target, linear in stored
-        )
-    except (TypeError, ValueError):
-        raise UsageError("the run's folder is damaged: metadata.json has other panels") from None
-
-
-class Curves:
-    """What `curves.png` shows of a run. One thread may add while another draws.
-
-    Names of series: "return", "agent/<agent>", "evaluation", "<metric>/<policy>" of each panel, and
-    "win_rate/<opponent>".
-    """
-
-    def __init__(self, panels: Sequence[Panel] = ()):
-        self.panels = tuple(panels)
-        self._training, self._evaluation = History(), History()
-        self._lock = threading.Lock()
-
-    @classmethod
-    def from_jsonl(cls, path: str | Path, panels: Sequence[Panel] = ()) -> "Curves":
-        """As if every intact result in `metrics.jsonl` had been added; reads what is kept alone."""
-        curves, damage, unread = cls(panels), Damage(Path(path)), []
-        for number, line in whole_lines(Path(path)):
-            if not curves._training.is_due and b'"evaluation"' not in line:
-                curves._training.skip()
-                unread.append((number, line))
-            elif curves._add_line(line):
-                unread.clear()
-            else:
-                damage.note(number)
-        for number, line in reversed(unread):  # the newest intact one is always drawn
-            curves._training.take_back()
-            if curves._add_line(line):
-                break
-            damage.note(number)
-        damage.say()
-        return curves
-
-    def add(self, results: list[Result]) -> int:
-        """Adds results in their order; returns how many are left out, for they hold no numbers."""
-        num_damaged = 0
-        with self._lock:
-            for result in results:
-                try:
-                    self._add(result, is_last=result is results[-1])
-                except (TypeError, ValueError, AttributeError, KeyError):
-                    num_damaged += 1
-        return num_damaged
-
-    def _add(self, result: Result, is_last: bool) -> None:
-        evaluated = lookup(result, "evaluation/env_runners/episode_return_mean")
-        evaluation = {} if evaluated is None else {"evaluation": float(evaluated)}
-        if self._training.is_due or is_last:
-            self._training.add(result[ENV_STEPS], training_values(result, self.panels))
-        else:
-            self._training.skip()
-        if evaluation:
-            self._evaluation.add(result[ENV_STEPS], evaluation)
-
-    def series(self) -> dict[str, Series]:
-        """{name: (steps, values)}, whatever is finite."""
-        with self._lock:
-            return {**self._training.series(), **self._evaluation.series()}
-
-    def draw(self, path: str | Path, *, title: str = "", footer: str = "") -> None:
-        """Writes the picture, 1200 x 800 pixels or points; needs no screen.
-
-        Args:
-            path: ends in one of `PICTURES`.
-            title: the environment's name, say.
-            footer: a small line below, such as `source_line` gives.
-        """
-        save_figure(path, lambda: figure(self.series(), self.panels, title, footer))
-
-    def _add_line(self, line: bytes) -> bool:
-        """Adds the result on a line; whether there is one."""
-        result = read_result(line)
-        return result is not None and not self.add([result])
-
-
-def training_values(result: Result, panels: Sequence[Panel]) -> dict[str, float]:
-    """The values of one result, by series; those that it does not have are left out."""
-    runners = result.get("env_runners", {})
-    values = {"return": runners.get("episode_return_mean")}
-    values |= {
-        f"agent/{agent}": mean
-        for agent, mean in runners.get("agent_episode_returns_mean", {}).items()
-    }
-    for policy, learner in result.get("learners", {}).items():
-        values |= {f"{panel.name}/{policy}": learner.get(panel.name) for panel in panels}
-    if any(panel.name == WIN_RATE for panel in panels):
-        values |= {f"{WIN_RATE}/{name}": rate for name, rate in _win_rates(runners)}
-    return {name: float(value) for name, value in values.items() if value is not None}
-
-
-def _win_rates(runners: Result) -> Iterator[tuple[str, float | None]]:
-    """(opponent, the win rate against it): all together, and those that stay who they are."""
-    against = runners.get("opponents", {})
-    yield EVERYBODY, against.get("win_rate")
-    for name, scores in against.items():
-        if isinstance(scores, Mapping) and not name.startswith(COPY):
-            yield name, scores.get("win_rate")
 
 
 def save_figure(path: str | Path, make: Callable[[], Any]) -> None:
@@ -199,21 +57,17 @@ def save_figure(path: str | Path, make: Callable[[], Any]) -> None:
         temporary.unlink(missing_ok=True)
 
 
-def source_line(metadata: Mapping[str, Any], seed: int | None = None) -> str:
-    """Where a figure comes from: `seed 0, commit ad19d27, 2026-11-22`, of a run's metadata.json."""
-    commit, date = metadata.get("commit"), metadata.get("time")
-    parts = [
-        f"seed {seed}" if seed is not None else "",
-        f"commit {commit[:7]}" if commit else "",
-        str(date)[:10] if date else "",
-    ]
-    return ", ".join(part for part in parts if part)
+def empty_figure(size: tuple[float, float], **layout: Any) -> Any:
+    """A matplotlib figure of hundreds of pixels `size`, on a canvas without a window."""
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=size, dpi=100, facecolor="white", **layout)
 
 
 def figure(
     series: Mapping[str, Series], panels: Sequence[Panel], title: str, footer: str = ""
 ) -> Any:
-    """The matplotlib figure of these series, on a canvas without a window."""
+    """The matplotlib figure of these series."""
     last = last_step([series])
     texts = title, f"{short(last)} environment steps", footer
     drawn, (returns, *others) = _empty_panels(1 + len(panels), *texts)
@@ -233,10 +87,8 @@ def figure(
 
 def heat_map(shares: np.ndarray, rows: Sequence[str], columns: Sequence[str], title: str) -> Any:
     """The matplotlib figure of a matrix of shares: 1 is blue, 0 is red."""
-    from matplotlib.figure import Figure
-
     size = 4.5 + 0.45 * len(columns), 2.2 + 0.45 * len(rows)
-    drawn = Figure(figsize=size, dpi=100, facecolor="white", layout="constrained")
+    drawn = empty_figure(size, layout="constrained")
     axis = drawn.subplots()
     image = axis.imshow(shares, cmap="RdBu", vmin=0, vmax=1, aspect="auto")
     for (i, j), share in np.ndenumerate(shares):
@@ -302,18 +154,9 @@ def compared(
     return drawn
 
 
-def last_step(runs: Iterable[Mapping[str, Series]]) -> float:
-    return max(
-        (float(steps[-1]) for series in runs for steps, _ in series.values() if len(steps)),
-        default=0.0,
-    )
-
-
 def _empty_panels(number: int, title: str, note: str, footer: str) -> tuple[Any, list[Any]]:
     """(figure, up to four panels in reading order), with the texts around them."""
-    from matplotlib.figure import Figure
-
-    drawn = Figure(figsize=(12, 8), dpi=100, facecolor="white")
+    drawn = empty_figure((12, 8))
     drawn.subplots_adjust(left=0.065, right=0.95, bottom=0.075, top=0.845, wspace=0.21, hspace=0.36)
     columns = 1 if number == 1 else 2
     rows = -(-number // columns)
@@ -455,40 +298,6 @@ def quiet_scales(axis: Any) -> None:
     for side, spine in axis.spines.items():
         spine.set_visible(side == "bottom")
         spine.set_color(RULE)
-
-
-def of_kind(series: Mapping[str, Series], kind: str) -> dict[str, Series]:
-    """{agent or policy: series} of those with a value."""
-    return {
-        name.partition("/")[2]: line
-        for name, line in series.items()
-        if name.startswith(f"{kind}/") and len(line[0])
-    }
-
-
-def aligned(lines: Iterable[Series]) -> tuple[np.ndarray, np.ndarray]:
-    """(steps f64[P], values f64[lines, P]) at the steps of the longest line."""
-    lines = list(lines)
-    steps = max((steps for steps, _ in lines), key=len)
-    return steps, np.stack([np.interp(steps, *line) for line in lines])
-
-
-def smooth(values: np.ndarray, *, logarithmic: bool = False) -> np.ndarray:
-    """The moving average f64[P], P >= 3, over a window that shrinks near the ends.
-
-    On a logarithmic axis the geometric mean: there an arithmetic one would turn a spike into a
-    plateau.
-    """
-    if logarithmic:
-        return np.exp(smooth(np.log(values)))
-    window = np.ones(2 * max(1, round(WINDOW_SHARE * len(values) / 2)) + 1)
-    return np.convolve(values, window, "same") / np.convolve(np.ones(len(values)), window, "same")
-
-
-def spans_decades(lines: Mapping[str, Series]) -> bool:
-    """Whether a logarithmic scale shows these better: positive, and spread by a factor of 30."""
-    values = np.concatenate([values for _, values in lines.values()]) if lines else np.zeros(1)
-    return bool(values.min() > 0 and np.percentile(values, 99.5) > 30 * np.percentile(values, 0.5))
 
 
 def short(steps: float) -> str:

@@ -1,0 +1,44 @@
+"""Outcomes of a sweep's trials: how each ended, with its last result, its score and its curve."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from jaxrl.run.results import Result, lookup
+from jaxrl.sweeps.trials import Trial
+
+# A trial is dropped by halving.
+TERMINATED, STOPPED, DIVERGED, DROPPED = "terminated", "stopped", "diverged", "dropped"
+
+
+@dataclass
+class TrialResult:
+    """The result of one trial of a sweep."""
+
+    trial: Trial
+    status: str
+    result: Result | None  # its last result tree; None if not even one update was finite
+    score: float | None
+    # environment steps and scores
+    curve: tuple[list[int], list[float]] = field(default_factory=lambda: ([], []))
+    folder: Path | None = None  # a run's folder: `load_policy` and `--resume` take it
+    reason: str = ""  # why it diverged
+
+    @property
+    def iterations(self) -> int:
+        return self.result["training_iteration"] if self.result else 0
+
+
+def value_of(outcome: TrialResult, metric: str) -> float | None:
+    value = lookup(outcome.result, metric) if outcome.result else None
+    return float(value) if isinstance(value, int | float | np.number) else None
+
+
+def shown(settings: dict[str, Any]) -> str:
+    return " ".join(f"{name}={short(value)}" for name, value in settings.items())
+
+
+def short(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

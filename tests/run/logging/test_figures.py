@@ -1,0 +1,157 @@
+"""The picture of a run never breaks on what the run may lack, and shows what its lines are."""
+
+import math
+
+import matplotlib.image
+import numpy as np
+import pytest
+
+from jaxrl.algorithms.ppo.ppo import HEADLINE_METRICS
+from jaxrl.core.errors import UsageError
+from jaxrl.run.logging.curves import MAX_LINES, Curves, panel_facts, panels_of, smooth, source_line
+from jaxrl.run.logging.figures import compared, figure, save_figure, short
+from tests.run.logging.made_results import PANELS, against_opponents, filled, result
+
+
+@pytest.mark.parametrize(
+    "curves",
+    [
+        Curves(PANELS),
+        filled(1),
+        filled(1, returns=False),
+        filled(2, vf_loss=math.nan),
+        filled(
+            80,
+            agents=[f"agent{i}" for i in range(2)],
+            policies=["p", "a policy of a very long name, longer yet"],
+        ),
+        filled(
+            80,
+            agents=[f"agent{i}" for i in range(32)],
+            policies=[f"p{i}" for i in range(32)],
+            evaluated=True,
+        ),
+    ],
+    ids=["nothing", "one point", "no return", "no value loss", "two", "many"],
+)
+def test_a_picture_comes_of_any_run_and_nothing_else_is_left_beside_it(curves, tmp_path):
+    save_figure(tmp_path / "curves.png", lambda: figure(curves.series(), PANELS, "probe"))
+    assert [file.name for file in tmp_path.iterdir()] == ["curves.png"]
+    assert matplotlib.image.imread(tmp_path / "curves.png").shape[:2] == (800, 1200)
+
+
+def drawn(curves, panels=PANELS):
+    return figure(curves.series(), panels, "probe").axes
+
+
+def labels(axis):
+    return [text.get_text() for text in axis.get_legend().get_texts()]
+
+
+def test_the_lines_are_each_agents_and_their_sum_with_the_newest_value():
+    returns, kl, *_ = drawn(filled(10, agents=("a", "b"), policies=("p", "q")))
+    assert labels(returns) == ["a  10", "b  10", "sum  20"]
+    assert labels(kl) == ["p  0.01", "q  0.01", "target 0.01"]
+    np.testing.assert_array_equal(returns.lines[2].get_ydata(), 2 * np.arange(1, 11))
+
+
+def test_one_agent_has_one_line_and_an_evaluation_is_a_dot():
+    returns, kl, *_ = drawn(filled(10, evaluated=True), panels_of({"config": {}}))
+    assert labels(returns) == ["return  10", "evaluation"]
+    assert labels(kl) == ["p  0.01"]
+    assert (
+        set(returns.lines[1].get_ydata()) == {-5.0} and returns.lines[1].get_linestyle() == "None"
+    )
+
+
+def test_of_many_agents_only_the_sum_is_drawn_as_the_console_shows_it():
+    count = MAX_LINES + 1
+    returns, *_ = drawn(filled(10, agents=[f"agent{i}" for i in range(count)]))
+    assert labels(returns) == [f"sum of {count} agents  {10 * count}"]
+    assert returns.child_axes == []  # no second scale
+    np.testing.assert_array_equal(returns.lines[0].get_ydata(), count * np.arange(1, 11))
+
+
+def test_the_legend_lies_above_the_data():
+    for axis in drawn(filled(10, agents=list("abcde"), policies=list("pqrst"))):
+        axis.figure.draw_without_rendering()
+        assert axis.get_legend().get_window_extent().y0 >= axis.get_window_extent().y1 - 1
+        assert axis.get_legend().get_window_extent().x1 <= axis.figure.bbox.x1
+
+
+def test_the_panels_smooth_as_their_scales_are():
+    curves = Curves(PANELS)
+    curves.add([result(i, vf_loss=1e6 if i == 50 else 1.0 + i % 2) for i in range(1, 101)])
+    *_, value_loss = drawn(curves)
+    assert value_loss.get_yscale() == "log"
+    pale, average = value_loss.lines
+    np.testing.assert_allclose(average.get_ydata(), smooth(pale.get_ydata(), logarithmic=True))
+
+
+@pytest.mark.parametrize(
+    ("ending", "beginning"), [("png", b"\x89PNG"), ("pdf", b"%PDF"), ("svg", b"<?xml")]
+)
+def test_the_ending_of_the_name_gives_the_format(tmp_path, ending, beginning):
+    texts = "probe", "seed 3, commit abc1234, 2026-11-22"
+    save_figure(tmp_path / f"curves.{ending}", lambda: figure(filled(3).series(), PANELS, *texts))
+    assert (tmp_path / f"curves.{ending}").read_bytes().startswith(beginning)
+
+
+def test_another_ending_is_refused_with_those_that_are_allowed(tmp_path):
+    with pytest.raises(UsageError, match=r"curves\.jpg.*must end in one of \.png, \.pdf, \.svg"):
+        save_figure(tmp_path / "curves.jpg", lambda: figure(filled(3).series(), PANELS, "probe"))
+
+
+def test_the_figure_says_where_it_comes_from():
+    line = source_line({"commit": "0123456789abcdef", "time": "2026-11-22T10:11:12+0000"}, 3)
+    assert line == "seed 3, commit 0123456, 2026-11-22"
+    assert source_line({}) == ""
+    assert line in [
+        text.get_text() for text in figure(filled(3).series(), PANELS, "probe", line).texts
+    ]
+
+
+@pytest.mark.parametrize("number", [0, 1, 2, 3])
+def test_an_algorithm_has_as_many_panels_as_headline_metrics(number):
+    returns, *others = drawn(filled(10), panels=PANELS[:number])
+    assert [axis.get_title(loc="left") for axis in others] == [
+        panel.title for panel in PANELS[:number]
+    ]
+    assert returns.get_title(loc="left") == "return"
+
+
+def test_several_runs_are_a_line_each():
+    runs = {
+        "slow": filled(5, policies=("p", "q")).series(),
+        "fast": filled(10, evaluated=True).series(),
+    }
+    returns, kl, entropy, _ = compared(runs, PANELS, "probe").axes
+    assert labels(returns) == ["slow  5", "fast  10"]
+    assert labels(kl) == ["slow  0.01", "fast  0.01"]
+    np.testing.assert_allclose(
+        entropy.lines[0].get_ydata(), 1 / np.arange(1, 6), rtol=1e-6
+    )  # p and q alike
+    assert (
+        returns.lines[0].get_color() == entropy.lines[0].get_color() != returns.lines[1].get_color()
+    )
+
+
+def test_beside_a_pool_the_last_panel_is_the_win_rate_against_all_and_each_that_is_no_copy():
+    facts = {"panels": panel_facts(HEADLINE_METRICS, has_opponents=True), "config": {}}
+    panels = panels_of(facts)
+    assert [panel.name for panel in panels] == ["mean_kl_loss", "entropy", "win_rate"]
+    curves = Curves(panels)
+    curves.add([against_opponents(i, random=0.75 + i / 100) for i in range(1, 6)])
+    *_, rates = drawn(curves, panels)
+    assert rates.get_title(loc="left") == "win rate against opponents"
+    assert labels(rates) == ["pool  0.5", "random  0.8"]
+    np.testing.assert_allclose(rates.lines[1].get_ydata(), [0.76, 0.77, 0.78, 0.79, 0.8])
+    *_, together = compared({"a": curves.series(), "b": filled(5).series()}, panels, "game").axes
+    assert labels(together) == ["a  0.5"]  # against all; the other run met nobody
+
+
+@pytest.mark.parametrize(
+    ("steps", "text"), [(0, "0"), (1500, "1.5k"), (250_000, "250k"), (2e6, "2M"), (3e9, "3G")]
+)
+def test_steps_are_short(steps, text):
+    assert short(steps) == text
