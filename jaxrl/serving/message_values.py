@@ -10,7 +10,7 @@ from jaxrl.core.errors import brief
 from jaxrl.core.program_spaces import countable, mask_length
 from jaxrl.core.spaces import Box, Dict, Space, Tuple, beyond, tree_of
 from jaxrl.core.types import PolicyId, PyTree
-from jaxrl.run.inference.act_inputs import checked_part
+from jaxrl.run.inference.act_inputs import as_flags, checked_part
 from jaxrl.serving.nested_numbers import array_of
 
 
@@ -50,10 +50,10 @@ def read_mask(space: Space, value: Any) -> np.ndarray:
         raise Refused(f"a mask needs discrete actions, not {space}")
     shape = (length,)
     mask = np.frombuffer(value, np.uint8) if isinstance(value, bytes) else array_of(value, shape)
-    is_bool = mask is not None and mask.dtype.kind in "biu" and np.all((mask == 0) | (mask == 1))
-    if not is_bool or mask.shape != shape:
+    is_right = mask is not None and mask.shape == shape and mask.dtype.kind != "f"
+    if not is_right or (flags := as_flags(mask)) is None:
         raise Refused(f"a mask must be {length} times true or false, not {brief(value)}")
-    return mask.astype(bool)
+    return flags
 
 
 def read_array(space: Space, value: Any, what: str) -> np.ndarray:

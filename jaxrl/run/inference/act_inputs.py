@@ -1,17 +1,183 @@
-"""What whoever acts gives to a policy, read as arrays: parts of observations, and masks."""
+"""What whoever acts gives to a policy, checked and read as arrays."""
 
 import contextlib
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl.core.errors import UsageError, brief
+from jaxrl.core.errors import UsageError, brief, unknown_name
 from jaxrl.core.number_types import NotHeldError, as_type
 from jaxrl.core.program_spaces import mask_length
-from jaxrl.core.spaces import Box, Space, beyond, range_of
-from jaxrl.core.types import PolicyId
+from jaxrl.core.spaces import Box, Space, beyond, is_tree, range_of, tree_of
+from jaxrl.core.types import AgentId, PolicyId, PyTree
+from jaxrl.models.policy_spec import MASK, PolicyInputs, PolicySpec, PolicyState
+
+READ_HERE = ("begins", "prev_reward", MASK, "agent")  # of the arguments of `Policy.act`
+
+
+class ActInputs(NamedTuple):
+    """What a policy acts on, for a batch of any leading axes."""
+
+    obs: PyTree  # [..., *space.shape], a tree where the space is one
+    policy_state: PolicyState  # before the step
+    inputs: PolicyInputs
+
+
+@dataclass(frozen=True)
+class ActReader:
+    """Reads what whoever acts gives to a policy.
+
+    Args:
+        policy_spec: what is static about the policy.
+        policy: its name, for errors.
+        agents: that it plays.
+        memory: its state for each agent that it has acted for.
+    """
+
+    policy_spec: PolicySpec
+    policy: PolicyId
+    agents: tuple[AgentId, ...]
+    memory: Mapping[AgentId | None, PolicyState]
+
+    def read(
+        self, observation: Any, arguments: Mapping[str, Any], *, masked: bool
+    ) -> tuple[tuple[int, ...], ActInputs]:
+        """(the observation's leading axes, what the policy acts on).
+
+        Args:
+            arguments: further ones of `Policy.act`, by name.
+            masked: whether a mask of the possible actions is needed.
+
+        Raises:
+            UsageError: see `Policy.act`.
+        """
+        for name in arguments.keys() - set(READ_HERE):
+            known = ("explore", "key", *READ_HERE)
+            raise unknown_name("argument", name, known, f"of policy {self.policy!r}")
+        agent, mask = arguments.get("agent"), arguments.get(MASK)
+        observation, observed_mask = self.policy_spec.given_observation(observation)
+        if observed_mask is not None and mask is not None:
+            raise UsageError(f"policy {self.policy!r}: the observation holds an {MASK} already")
+        mask = mask if observed_mask is None else observed_mask
+        obs, batch_shape = self._observation(observation)
+        policy_state = self._policy_state(agent, batch_shape, arguments)
+        agent_id = jnp.full(batch_shape, self._number_of(agent), jnp.int32)
+        action_mask = ()
+        if masked or mask is not None:
+            action_mask = read_mask(self.policy_spec.action_space, mask, batch_shape, self.policy)
+        inputs = self.policy_spec.inputs(policy_state, action_mask, agent_id)
+        return batch_shape, ActInputs(obs, policy_state, inputs)
+
+    def _observation(self, observation: Any) -> tuple[PyTree, tuple[int, ...]]:
+        """(the observation as arrays, their leading axes)."""
+        space = self.policy_spec.observation_space
+        spaces, structure = jax.tree.flatten(tree_of(space))
+        try:
+            parts = structure.flatten_up_to(observation) if is_tree(space) else [observation]
+        except (ValueError, TypeError):
+            raise UsageError(
+                f"policy {self.policy!r} takes observations of {space}, not "
+                f"{type(observation).__name__}"
+            ) from None
+        arrays = [self._array("an observation", part) for part in parts]
+        read = [
+            jnp.asarray(checked_part(space, array, self.policy))
+            for space, array in zip(spaces, arrays, strict=True)
+        ]
+        shapes = {
+            array.shape[: array.ndim - len(space.shape)]
+            for space, array in zip(spaces, read, strict=True)
+        }
+        if len(shapes) > 1:
+            raise UsageError(
+                f"policy {self.policy!r}: the parts of an observation differ in their leading "
+                f"axes: {shapes}"
+            )
+        return jax.tree.unflatten(structure, read), shapes.pop()
+
+    def _policy_state(
+        self, agent: AgentId | None, batch_shape: tuple[int, ...], arguments: Mapping[str, Any]
+    ) -> PolicyState:
+        """The state that the policy remembers, afresh where an episode begins."""
+        if agent is not None and not isinstance(agent, str):
+            raise UsageError(
+                f"policy {self.policy!r}: agent must be the name of one, not {brief(agent)}"
+            )
+        flags = self._flags("begins", arguments.get("begins", False))
+        begins = self._for_each("begins", flags, batch_shape)
+        fresh = self.policy_spec.initial_state(batch_shape)
+        policy_state = self.memory.get(agent, fresh)
+        if jax.tree.map(jnp.shape, policy_state) != jax.tree.map(jnp.shape, fresh):
+            raise UsageError(
+                f"policy {self.policy!r} remembers episodes side by side that are not of the shape "
+                f"{list(batch_shape)}: "
+                "reset() it first"
+            )
+        if self.policy_spec.told.prev_reward and agent in self.memory:
+            prev_reward = arguments.get("prev_reward", 0.0)
+            reward = self._numbers("prev_reward", prev_reward)
+            if not np.all(np.abs(reward) <= np.finfo(np.float32).max):
+                raise UsageError(
+                    f"policy {self.policy!r}: prev_reward must be finite, not {brief(prev_reward)}"
+                )
+            reward = self._for_each("prev_reward", np.float32(reward), batch_shape)
+            policy_state = policy_state.replace(prev_reward=reward)
+        return self.policy_spec.reset_where(begins, policy_state)
+
+    def _number_of(self, agent: AgentId | None) -> int:
+        """The agent's number among the policy's; 0 where the policy is not told who it plays."""
+        needs_agent = bool(self.policy_spec.told.num_agents)
+        if agent not in self.agents and (needs_agent or (agent is not None and self.agents)):
+            why = ", which is told which one it plays" if needs_agent else ""
+            where = f"of policy {self.policy!r}{why}"
+            raise unknown_name("agent", agent, self.agents, where)
+        return self.agents.index(agent) if needs_agent else 0
+
+    def _for_each(self, name: str, values: np.ndarray, batch_shape: tuple[int, ...]) -> jax.Array:
+        """`values` [] or [...] as an array [...]."""
+        if values.shape not in ((), batch_shape):
+            each = f", or one for each of the batch, {list(batch_shape)}" if batch_shape else ""
+            raise UsageError(
+                f"policy {self.policy!r}: {name} must be a single value{each}, not of shape "
+                f"{list(values.shape)}"
+            )
+        return jnp.broadcast_to(values, batch_shape)
+
+    def _flags(self, name: str, argument: Any) -> np.ndarray:
+        """An argument of True and False, or of 1 and 0, as bool."""
+        flags = as_flags(self._numbers(name, argument))
+        if flags is None:
+            raise UsageError(
+                f"policy {self.policy!r}: {name} must be True or False, not {brief(argument)}"
+            )
+        return flags
+
+    def _numbers(self, name: str, argument: Any) -> np.ndarray:
+        numbers = self._array(name, argument)
+        if numbers.dtype.kind not in "biuf":
+            raise UsageError(
+                f"policy {self.policy!r}: {name} must be bools or numbers, not {brief(argument)}"
+            )
+        return numbers
+
+    def _array(self, name: str, argument: Any) -> np.ndarray:
+        try:
+            return np.asarray(argument)
+        except (ValueError, TypeError):  # rows of several lengths
+            raise UsageError(
+                f"policy {self.policy!r}: {name} must be an array, not {brief(argument)}"
+            ) from None
+
+
+def as_flags(numbers: np.ndarray) -> np.ndarray | None:
+    """An array of True and False, or of 1 and 0, as bool; None for any other."""
+    if numbers.dtype.kind not in "biuf" or not np.all((numbers == 0) | (numbers == 1)):
+        return None
+    return numbers.astype(bool)
 
 
 def checked_part(space: Space, obs: np.ndarray, policy: PolicyId) -> np.ndarray:
@@ -64,6 +230,6 @@ def read_mask(space: Space, mask: Any, batch_shape: tuple[int, ...], policy: Pol
         rows = np.concatenate([part.reshape(*batch_shape, -1) for part in parts], axis=-1)
     if rows is None or rows.shape != needed:
         raise UsageError(f"{what}, not {shown}")
-    if rows.dtype.kind not in "biuf" or not np.all((rows == 0) | (rows == 1)):
+    if (flags := as_flags(rows)) is None:
         raise UsageError(f"policy {policy!r}: action_mask must be True or False, not {brief(mask)}")
-    return jnp.asarray(rows.astype(bool))
+    return jnp.asarray(flags)

@@ -7,24 +7,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
-from jaxrl.core.errors import UsageError, brief, unknown_name
+from jaxrl.core.errors import UsageError, brief
 from jaxrl.core.fields import UINT32, count, flag
 from jaxrl.core.program_spaces import is_action_of_program, mask_length
-from jaxrl.core.spaces import is_tree, tree_of
 from jaxrl.core.types import AgentId, Key, PolicyId, PyTree
 from jaxrl.models.policy_spec import (
-    MASK,
-    PolicyInputs,
     PolicySpec,
     PolicyState,
     PolicyWeights,
     has_mask,
 )
 from jaxrl.ops.distributions import Distribution, InEnvironment
-from jaxrl.run.inference.act_inputs import checked_part, read_mask
+from jaxrl.run.inference.act_inputs import ActInputs, ActReader
 
 if TYPE_CHECKING:
     from jaxrl.run.export.export import Exported
@@ -135,17 +131,15 @@ class Policy:
                 that is missing, an agent that it is not, a key that is none.
         """
         flag("explore", explore)
-        obs, batch_shape, told = self._read(observation, told)
-        policy_state = self._recalled(told.get("agent"), batch_shape, begins, prev_reward)
+        arguments = {"begins": begins, "prev_reward": prev_reward, **told}
+        batch_shape, inputs = self._reader.read(observation, arguments, masked=self.masked)
         if key is not None:
             self._check_key(key)
         if explore and key is None:
             key = jax.random.fold_in(self._key, self._draws)
             self._draws += 1
-        inputs = self._context(policy_state, batch_shape, self.masked, **told)
-        seen = (obs, policy_state, inputs)
         action, after = _act(
-            self.policy_spec, batch_shape, self.weights, seen, key if explore else None
+            self.policy_spec, batch_shape, self.weights, inputs, key if explore else None
         )
         self._memory[told.get("agent")] = after
         return jax.tree.map(np.asarray, action)
@@ -157,7 +151,7 @@ class Policy:
         `entropy()`. Integers are the environment's own. The numbers of a Box are the policy's,
         which `act` stretches to the environment's units.
         """
-        inside = jax.tree.map(np.asarray, self._judged(observation, self.masked, **told)[0])
+        inside = jax.tree.map(np.asarray, self._judged(observation, told, masked=self.masked)[0])
         if is_action_of_program(self.action_space) and not mask_length(self.action_space):
             return inside
         return InEnvironment(inside, self.action_space)
@@ -167,7 +161,7 @@ class Policy:
         if self.policy_spec.critic is not None:
             what = f"critic_observation={self.policy_spec.critic.source!r}"
             raise UsageError(f"policy {self.name!r}: with {what} no observation alone has a value")
-        return np.asarray(self._judged(observation, False, **told)[1])
+        return np.asarray(self._judged(observation, told, masked=False)[1])
 
     def export(
         self,
@@ -203,117 +197,16 @@ class Policy:
 
         return export_policy(self, path, explore=explore, opset=opset, names=names)
 
+    @property
+    def _reader(self) -> ActReader:
+        return ActReader(self.policy_spec, self.name, self.agents, self._memory)
+
     def _judged(
-        self,
-        observation: Any,
-        masked: bool,
-        *,
-        begins: Any = False,
-        prev_reward: Any = 0.0,
-        **told: Any,
-    ) -> tuple:
-        """(distribution, value) as of `act`, without remembering it; `masked`: a mask is needed."""
-        obs, batch_shape, told = self._read(observation, told)
-        policy_state = self._recalled(told.get("agent"), batch_shape, begins, prev_reward)
-        return _apply(
-            self.policy_spec,
-            self.weights,
-            obs,
-            policy_state,
-            self._context(policy_state, batch_shape, masked, **told),
-        )[:2]
-
-    def _recalled(
-        self, agent: AgentId | None, batch_shape: tuple[int, ...], begins: Any, prev_reward: Any
-    ) -> PolicyState:
-        if agent is not None and not isinstance(agent, str):
-            raise UsageError(
-                f"policy {self.name!r}: agent must be the name of one, not {brief(agent)}"
-            )
-        begins = self._for_each("begins", self._read_flags("begins", begins), batch_shape)
-        fresh = self.policy_spec.initial_state(batch_shape)
-        policy_state = self._memory.get(agent, fresh)
-        if jax.tree.map(jnp.shape, policy_state) != jax.tree.map(jnp.shape, fresh):
-            raise UsageError(
-                f"policy {self.name!r} remembers episodes side by side that are not of the shape "
-                f"{list(batch_shape)}: "
-                "reset() it first"
-            )
-        if self.policy_spec.told.prev_reward and agent in self._memory:
-            reward = self._read_numbers("prev_reward", prev_reward)
-            if not np.all(np.abs(reward) <= np.finfo(np.float32).max):
-                raise UsageError(
-                    f"policy {self.name!r}: prev_reward must be finite, not {brief(prev_reward)}"
-                )
-            policy_state = policy_state.replace(
-                prev_reward=self._for_each("prev_reward", np.float32(reward), batch_shape)
-            )
-        return self.policy_spec.reset_where(begins, policy_state)
-
-    def _context(
-        self,
-        policy_state: PolicyState,
-        batch_shape: tuple[int, ...],
-        masked: bool,
-        *,
-        action_mask: Any = None,
-        agent: AgentId | None = None,
-    ) -> PolicyInputs:
-        needs_agent = bool(self.policy_spec.told.num_agents)
-        if agent not in self.agents and (needs_agent or (agent is not None and self.agents)):
-            raise unknown_name(
-                "agent",
-                agent,
-                self.agents,
-                f"of policy {self.name!r}"
-                + (", which is told which one it plays" if needs_agent else ""),
-            )
-        index = jnp.full(
-            batch_shape,
-            self.agents.index(agent) if self.policy_spec.told.num_agents else 0,
-            jnp.int32,
-        )
-        mask = (
-            read_mask(self.action_space, action_mask, batch_shape, self.name)
-            if masked or action_mask is not None
-            else ()
-        )
-        return self.policy_spec.inputs(policy_state, mask, index)
-
-    def _for_each(self, name: str, values: np.ndarray, batch_shape: tuple[int, ...]) -> jax.Array:
-        """`values` [] or [...] as an array [...]."""
-        if values.shape not in ((), batch_shape):
-            each = f", or one for each of the batch, {list(batch_shape)}" if batch_shape else ""
-            raise UsageError(
-                f"policy {self.name!r}: {name} must be a single value{each}, not of shape "
-                f"{list(values.shape)}"
-            )
-        return jnp.broadcast_to(values, batch_shape)
-
-    def _read_flags(self, name: str, given: Any) -> np.ndarray:
-        """An argument of True and False, or of 1 and 0, as bool."""
-        flags = self._read_numbers(name, given)
-        if not np.all((flags == 0) | (flags == 1)):
-            raise UsageError(
-                f"policy {self.name!r}: {name} must be True or False, not {brief(given)}"
-            )
-        return flags.astype(bool)
-
-    def _read_numbers(self, name: str, given: Any) -> np.ndarray:
-        numbers = self._as_array(name, given)
-        if numbers.dtype.kind not in "biuf":
-            raise UsageError(
-                f"policy {self.name!r}: {name} must be bools or numbers, not {brief(given)}"
-            )
-        return numbers
-
-    def _as_array(self, name: str, given: Any) -> np.ndarray:
-        try:
-            return np.asarray(given)
-        except (ValueError, TypeError):  # rows of several lengths
-            raise UsageError(
-                f"policy {self.name!r}: {name} must be an array, not {brief(given)}"
-            ) from None
+        self, observation: Any, arguments: Mapping[str, Any], *, masked: bool
+    ) -> tuple[Distribution, jax.Array, PyTree]:
+        """(distribution, value, carry) as of `act`, not remembered; `masked`: a mask is needed."""
+        _, inputs = self._reader.read(observation, arguments, masked=masked)
+        return _apply(self.policy_spec, self.weights, inputs)
 
     def _check_key(self, key: Any) -> None:
         try:
@@ -324,44 +217,6 @@ class Policy:
             raise UsageError(
                 f"policy {self.name!r}: key must be one jax.random.key(seed), not {brief(key)}"
             )
-
-    def _read(
-        self, observation: Any, told: dict[str, Any]
-    ) -> tuple[PyTree, tuple[int, ...], dict[str, Any]]:
-        """(the observation as arrays, their leading axes, `told` with the mask that was in it)."""
-        for name in told.keys() - {MASK, "agent"}:
-            known = ("explore", "key", "begins", "prev_reward", MASK, "agent")
-            raise unknown_name("argument", name, known, f"of policy {self.name!r}")
-        spaces, structure = jax.tree.flatten(tree_of(self.observation_space))
-        observation, mask = self.policy_spec.given_observation(observation)
-        if mask is not None and told.get(MASK) is not None:
-            raise UsageError(f"policy {self.name!r}: the observation holds an {MASK} already")
-        told = told if mask is None else {**told, MASK: mask}
-        try:
-            if is_tree(self.observation_space):
-                parts = structure.flatten_up_to(observation)
-            else:
-                parts = [observation]
-        except (ValueError, TypeError):
-            raise UsageError(
-                f"policy {self.name!r} takes observations of {self.observation_space}, not "
-                f"{type(observation).__name__}"
-            ) from None
-        arrays = [self._as_array("an observation", part) for part in parts]
-        read = [
-            jnp.asarray(checked_part(space, array, self.name))
-            for space, array in zip(spaces, arrays, strict=True)
-        ]
-        shapes = {
-            array.shape[: array.ndim - len(space.shape)]
-            for space, array in zip(spaces, read, strict=True)
-        }
-        if len(shapes) > 1:
-            raise UsageError(
-                f"policy {self.name!r}: the parts of an observation differ in their leading axes: "
-                f"{shapes}"
-            )
-        return jax.tree.unflatten(structure, read), shapes.pop(), told
 
 
 def acting_key(seed: int, name: str) -> Key:
@@ -383,13 +238,9 @@ def weights_shape(policy_spec: PolicySpec) -> PolicyWeights:
 
 @functools.partial(jax.jit, static_argnums=0)
 def _apply(
-    policy_spec: PolicySpec,
-    weights: PolicyWeights,
-    obs: PyTree,
-    policy_state: PolicyState,
-    inputs: PolicyInputs,
+    policy_spec: PolicySpec, weights: PolicyWeights, inputs: ActInputs
 ) -> tuple[Distribution, jax.Array, PyTree]:
-    return policy_spec.apply(weights, obs, policy_state, inputs)
+    return policy_spec.apply(weights, *inputs)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
@@ -397,10 +248,10 @@ def _act(
     policy_spec: PolicySpec,
     batch_shape: tuple[int, ...],
     weights: PolicyWeights,
-    seen: tuple[PyTree, PolicyState, PolicyInputs],
+    inputs: ActInputs,
     key: Key | None,
 ) -> tuple[jax.Array, PolicyState]:
     """The likeliest action, or one drawn with `key`, for each of a batch; and the next state."""
     noise = None if key is None else policy_spec.noise(key, batch_shape)
-    action, _, after = policy_spec.act(weights, *seen, noise)
+    action, _, after = policy_spec.act(weights, *inputs, noise)
     return action, after

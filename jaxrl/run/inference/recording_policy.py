@@ -9,6 +9,7 @@ import numpy as np
 from jaxrl.core.types import Key, PyTree
 from jaxrl.models.policy_spec import PolicySpec, PolicyState
 from jaxrl.rollout.recorded_steps import model_outputs
+from jaxrl.run.inference.act_inputs import ActInputs
 from jaxrl.run.inference.policy import Policy
 
 # Among an episode's extra model outputs: the action as it was sampled, where the episode holds the
@@ -36,14 +37,13 @@ class RecordingPolicy(Policy):
                 is the distribution's mode.
             env_steps: of training so far, for explorations.
         """
-        obs, batch_shape, told = self._read(observation, told)
-        policy_state = self._recalled(told.get("agent"), batch_shape, begins, prev_reward)
+        arguments = {"begins": begins, "prev_reward": prev_reward, **told}
+        batch_shape, inputs = self._reader.read(observation, arguments, masked=self.masked)
         key = jax.random.fold_in(self._key, self._draws)
         self._draws += 1
-        inputs = self._context(policy_state, batch_shape, self.masked, **told)
         step = self.policy_spec, batch_shape, explore
-        seen, now = (obs, policy_state, inputs), (key, np.float32(env_steps))
-        action, outputs, after = _decide(step, self.weights, seen, now)
+        now = key, np.float32(env_steps)
+        action, outputs, after = _decide(step, self.weights, inputs, now)
         self._memory[told.get("agent")] = after
         action, outputs = jax.device_get((action, outputs))
         return action, outputs
@@ -62,18 +62,17 @@ class _Chosen(NamedTuple):
 def _decide(
     step: tuple[PolicySpec, tuple[int, ...], bool],
     weights: PyTree,
-    seen: tuple,
+    inputs: ActInputs,
     now: tuple[Key, jax.Array],
 ) -> tuple[PyTree, dict[str, PyTree], PolicyState]:
     policy_spec, batch_shape, explore = step
-    obs, policy_state, inputs = seen
     key, env_steps = now
-    distribution, value, carry = policy_spec.apply(weights, obs, policy_state, inputs)
+    distribution, value, carry = policy_spec.apply(weights, *inputs)
     distribution = policy_spec.explored(distribution, env_steps) if explore else distribution
     noise = policy_spec.noise(key, batch_shape)
     action = distribution.sample(noise) if explore else distribution.mode()
     after = policy_spec.next_state(carry, action, jax.numpy.zeros(value.shape))
-    outputs = model_outputs(_Chosen(action, distribution, value, inputs), None)
+    outputs = model_outputs(_Chosen(action, distribution, value, inputs.inputs), None)
     sampled, env_action = policy_spec.recorded(action)
     if env_action is None:
         return sampled, outputs, after
