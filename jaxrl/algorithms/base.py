@@ -12,6 +12,7 @@ from flax import struct
 from jaxrl.algorithms.opponents import Pool
 from jaxrl.core.batched_env import has_outside_state
 from jaxrl.core.errors import UsageError, brief
+from jaxrl.core.plan import Line, laid_out
 from jaxrl.core.types import Key, PolicyId, PyTree
 from jaxrl.models.model import model_table, num_parameters
 from jaxrl.models.policy_spec import PolicySpec, PolicyWeights
@@ -65,21 +66,36 @@ def no_diagnostics(config: Any, result: Mapping[str, Any]) -> list[tuple[str, st
 def describe(config: Any) -> str:
     """The plan of any algorithm: environment, sizes, and the policies that play."""
     algorithm = config.build()
+    lines = [environment_line(config), batch_line(config), *policy_lines(algorithm)]
+    return laid_out(lines)
+
+
+def environment_line(config: Any) -> Line:
+    """The environment and its arguments."""
     env_args = "".join(f"  {name}={value}" for name, value in config.env_args)
-    lines = [
-        f"environment  {config.env_name}{env_args}",
-        f"batch        {config.num_envs:,} environments x {config.rollout_length:,} steps = "
+    return "environment", f"{config.env_name}{env_args}"
+
+
+def batch_line(config: Any) -> Line:
+    """The sizes of an iteration, and how much is played in all."""
+    return "batch", (
+        f"{config.num_envs:,} environments x {config.rollout_length:,} steps = "
         f"{config.train_batch_size:,} environment steps an iteration; {config.num_updates:,} "
-        f"iterations, {config.num_updates * config.train_batch_size:,} steps",
-    ]
+        f"iterations, {config.num_updates * config.train_batch_size:,} steps"
+    )
+
+
+def policy_lines(algorithm: "Algorithm", of_trained: str = "") -> list[Line]:
+    """Who plays whom with how many parameters; `of_trained` ends the lines of those that learn."""
+    lines = []
     for group, policy_spec in zip(algorithm.grouping.groups, algorithm.policy_specs, strict=True):
         size = f"{num_parameters(policy_spec.model):,} parameters"
         for policy, agents in zip(group.policies, group.agents, strict=True):
-            trained = "" if policy in algorithm.trained else ", not trained"
-            if group.structure.drawn:
-                trained = f", played by {algorithm.opponents.describe()}"
-            lines.append(f"policy       {policy} plays {', '.join(agents)}: {size}{trained}")
-    return "\n".join(lines)
+            what = of_trained if policy in algorithm.trained else ", not trained"
+            if algorithm.opponents is not None and group.structure.drawn:
+                what = f", played by {algorithm.opponents.describe()}"
+            lines.append(("policy", f"{policy} plays {', '.join(agents)}: {size}{what}"))
+    return lines
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from jaxrl.cli.help import show_help
 from jaxrl.core.env import lift
 from jaxrl.core.errors import UsageError
 from jaxrl.core.fields import check_all, count, flag, number, setting
+from jaxrl.core.plan import WIDE, labelled, laid_out
 from jaxrl.core.registry import ENVIRONMENT, make
 from jaxrl.core.trust import check_name
 from jaxrl.core.types import DEFAULT_AGENT
@@ -33,7 +34,7 @@ from jaxrl.run.inference.policy import Policy
 from jaxrl.run.inference.replayed_episode import environment_of, origin_of, replay_episode
 from jaxrl.run.inference.sampling import ORIGIN, Episode
 from jaxrl.run.inference.video import check_ending
-from jaxrl.run.logging.console import print_answer
+from jaxrl.run.logging.console import print_answer, spread
 from jaxrl.run.storage.checkpoint import open_found
 
 MAX_CHARACTERS = 60  # of a nested value in the table of steps
@@ -86,7 +87,7 @@ def episodes(argv: Sequence[str] | None = None) -> None:
         if options.out:
             start_jax()
             replay_episode(nth(found, options.show or 0, folders[0])).save(options.out)
-            print_answer(f"look at      {options.out}")
+            print_answer(labelled("look at", options.out))
         elif options.show is not None:
             print_answer(steps_of(nth(found, options.show, folders[0])))
         elif options.replay:
@@ -105,7 +106,7 @@ def episodes(argv: Sequence[str] | None = None) -> None:
             with EpisodeWriter(options.parquet) as writer:
                 for episode in found:
                     writer.write(episode)
-            print_answer(f"written to   {options.parquet}")
+            print_answer(labelled("written to", options.parquet))
         else:
             print_answer(statistics_of(found, folders[0]))
     except UsageError as error:
@@ -152,14 +153,14 @@ def statistics_of(found: Iterable[Episode], folder: str) -> str:
     which = f" of {named}" if named else ""
     counts = [f"{ends.count(end):,} {end}" for end in dict.fromkeys(sorted(ends))]
     lines = [
-        f"{len(rows):,} episodes{which} in {folder}, {sum(lengths):,} steps",
-        _line("return", returns),
-        _line("length", lengths),
-        f"{'end':<24} {', '.join(counts)}",
+        (None, f"{len(rows):,} episodes{which} in {folder}, {sum(lengths):,} steps"),
+        ("return", _spread(returns)),
+        ("length", _spread(lengths)),
+        ("end", ", ".join(counts)),
     ]
     if len(agents) > 1:
-        lines += [_line(f"return of {agent}", values) for agent, values in agents.items()]
-    return "\n".join(lines)
+        lines += [(f"return of {agent}", _spread(values)) for agent, values in agents.items()]
+    return laid_out(lines, WIDE)
 
 
 def steps_of(episode: Episode) -> str:
@@ -248,9 +249,8 @@ def end_of(episode: Episode) -> str:
     return "terminated" if episode.is_terminated else "truncated"
 
 
-def _line(name: str, values: Sequence[float]) -> str:
-    mean, std = np.mean(values), np.std(values)
-    return f"{name:<24} {mean:10.2f} +- {std:.2f}  (from {min(values):.2f} to {max(values):.2f})"
+def _spread(values: Sequence[float]) -> str:
+    return spread(np.mean(values), np.std(values), min(values), max(values))
 
 
 def _brief(value: Any) -> str:

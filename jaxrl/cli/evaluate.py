@@ -17,13 +17,14 @@ from jaxrl.cli.flags import (
 from jaxrl.cli.help import show_help
 from jaxrl.core.errors import UsageError
 from jaxrl.core.fields import UINT32, check_all, count, flag, number, setting
+from jaxrl.core.plan import WIDE, labelled, laid_out
 from jaxrl.core.words import TEXT, any_value, as_text, or_none, pairs, value_of
 from jaxrl.run.command_line import command, program
 from jaxrl.run.devices import compile_cache
 from jaxrl.run.devices.mesh import start_jax
 from jaxrl.run.inference import load
 from jaxrl.run.inference.recording import EpisodeRecording
-from jaxrl.run.logging.console import print_answer
+from jaxrl.run.logging.console import print_answer, spread
 from jaxrl.run.replay.page import ENDING as PAGE_ENDING
 from jaxrl.run.replay.page import check_name as check_page_name
 from jaxrl.run.replay.replay import replay
@@ -145,19 +146,17 @@ def report(result: Result, run: str, options: EvaluateOptions) -> str:
     episodes = result["env_runners"]
     chosen = "sampled" if options.explore else "likeliest"
     which = "" if is_checkpoint(run) else f" ({options.checkpoint})"
-    lines = [f"{episodes['num_episodes']:,} episodes of {run}{which}, {chosen} actions"]
+    lines = [(None, f"{episodes['num_episodes']:,} episodes of {run}{which}, {chosen} actions")]
     if num_cut := episodes.get("num_episodes_cut"):
-        lines.append(f"{num_cut:,} more were cut: they did not end")
+        lines.append((None, f"{num_cut:,} more were cut: they did not end"))
     if not episodes["num_episodes"]:
-        return "\n".join(lines)
+        return laid_out(lines)
     for what, name in (("return", "episode_return"), ("length", "episode_len")):
-        mean, std, least, greatest = (
-            episodes[f"{name}_{part}"] for part in ("mean", "std", "min", "max")
-        )
-        lines.append(f"{what:<24} {mean:10.2f} +- {std:.2f}  (from {least:.2f} to {greatest:.2f})")
+        numbers = [episodes[f"{name}_{part}"] for part in ("mean", "std", "min", "max")]
+        lines.append((what, spread(*numbers)))
     if len(episodes["agent_episode_returns_mean"]) > 1:
         for agent, value in episodes["agent_episode_returns_mean"].items():
-            lines.append(f"{agent:<24} {value:10.2f}")
+            lines.append((agent, f"{value:10.2f}"))
     names = [
         name.removesuffix("_mean") for name in episodes["custom_metrics"] if name.endswith("_mean")
     ]
@@ -165,13 +164,13 @@ def report(result: Result, run: str, options: EvaluateOptions) -> str:
         mean, least, greatest = (
             episodes["custom_metrics"][f"{name}_{part}"] for part in ("mean", "min", "max")
         )
-        lines.append(f"{name:<24} {mean:10.2f}  (from {least:.2f} to {greatest:.2f})")
+        lines.append((name, f"{mean:10.2f}  (from {least:.2f} to {greatest:.2f})"))
     for name, value in episodes.get("task", {}).items():
-        lines.append(f"{name:<24} {value:10.4g}  (mean of what was drawn)")
+        lines.append((name, f"{value:10.4g}  (mean of what was drawn)"))
     for policy, who in result.get("opponents", {}).items():
         article = "the " if who == EVERYBODY or who.startswith("copy of ") else ""
-        lines.append(f"{policy:<24} played by {article}{who}")
-    return "\n".join(lines)
+        lines.append((policy, f"played by {article}{who}"))
+    return laid_out(lines, WIDE)
 
 
 def _render(run: str, options: RenderOptions) -> None:
@@ -200,7 +199,7 @@ def _render_page(run: str, options: RenderOptions) -> None:
     for column in page.columns:
         for i, recording in enumerate(column.recordings, options.episode):
             print_answer(f"{column.name}, episode {i}: {_outcome(recording)}")
-    print_answer(f"look at      {options.out}")
+    print_answer(labelled("look at", options.out))
 
 
 def _outcome(recording: EpisodeRecording) -> str:

@@ -9,6 +9,7 @@ from jaxrl.cli.flags import flags_of, given_flags
 from jaxrl.cli.help import show_help
 from jaxrl.core.errors import UsageError
 from jaxrl.core.fields import setting
+from jaxrl.core.plan import labelled
 from jaxrl.run.command_line import program
 from jaxrl.run.logging.console import print_answer
 from jaxrl.run.logging.curves import MAX_PANELS, Curves, panels_of, source_line
@@ -44,7 +45,7 @@ def plot(argv: Sequence[str] | None = None) -> None:
     except UsageError as error:
         print(f"{program('plot')}: {error}", file=sys.stderr)
         sys.exit(2)
-    print_answer(f"look at      {options.out}")
+    print_answer(labelled("look at", options.out))
 
 
 def write_plot(paths: list[Path], options: PlotOptions) -> None:

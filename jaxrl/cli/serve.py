@@ -9,6 +9,7 @@ from jaxrl.cli.evaluate import CHECKPOINT, TRUST, run_command
 from jaxrl.core import glibc_memory
 from jaxrl.core.errors import require
 from jaxrl.core.fields import flag, setting
+from jaxrl.core.plan import laid_out
 from jaxrl.run.inference.load import policy_of
 from jaxrl.run.logging.console import print_answer
 from jaxrl.run.storage.checkpoint import open_found
@@ -46,12 +47,12 @@ def _serve(run: str, options: ServeOptions) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
     def ready() -> None:
-        print_answer(f"serving      {saved.path}")
+        lines = [("serving", saved.path)]
         for name, facts in saved.facts["policies"].items():
-            print_answer(f"{name:<13}plays {', '.join(facts['agents'])}")
+            lines.append((name, f"plays {', '.join(facts['agents'])}"))
         if server.scenes is not None:
-            print_answer(f"scenes       connect to port {server.scenes.port}")
-        print_answer(f"connect to   {server.address}   (Ctrl-C ends this)")
+            lines.append(("scenes", f"connect to port {server.scenes.port}"))
+        print_answer(laid_out([*lines, ("connect to", f"{server.address}   (Ctrl-C ends this)")]))
 
     try:
         server.serve(ready)

@@ -30,6 +30,7 @@ from jaxrl.cli.flags import (
 from jaxrl.cli.help import HELP_FLAGS, show_help
 from jaxrl.core.errors import UsageError
 from jaxrl.core.fields import flag
+from jaxrl.core.plan import labelled, laid_out
 from jaxrl.core.words import Form
 from jaxrl.run import advice
 from jaxrl.run.command_line import command, program
@@ -203,7 +204,7 @@ def lineage_lines(done: Sweep, best: TrialResult) -> list[str]:
         left_out = len(lines) - MOST_STRETCHES + 1
         lines[1 : 1 + left_out] = [f"  ... {left_out} more, see lineage_of(best_trial())"]
     copies = f"{len(done.lineage.takeovers):,} copies in all"
-    return [f"lineage      of its policy, by iterations ({copies}):", *lines]
+    return [labelled("lineage", f"of its policy, by iterations ({copies}):"), *lines]
 
 
 def summary(done: Sweep) -> str:
@@ -224,14 +225,12 @@ def summary(done: Sweep) -> str:
         )
     if done.folder is not None and any(outcome.score is not None for outcome in done.outcomes):
         best = done.best_trial()
-        lines = [f"best trial   {best.trial.name}, {best.score:.2f}"]
-        lines += lineage_lines(done, best)
+        lines = [("best trial", f"{best.trial.name}, {best.score:.2f}")]
+        lines += [(None, line) for line in lineage_lines(done, best)]
         settings, trials = done.best_setting()
         if len(trials) > 1 and (named := shown(settings)):
             scores = [outcome.score for outcome in trials if outcome.score is not None]
-            lines.append(
-                f"best setting {named}, median {np.median(scores):.2f} of {len(trials)} seeds; "
-                "one trial may be lucky"
-            )
-        parts.append("\n".join([*lines, f"evaluate     {_to_evaluate(best)}"]))
+            median = f"median {np.median(scores):.2f} of {len(trials)} seeds"
+            lines.append(("best setting", f"{named}, {median}; one trial may be lucky"))
+        parts.append(laid_out([*lines, ("evaluate", _to_evaluate(best))]))
     return "\n\n".join(part for part in parts if part)

@@ -32,6 +32,7 @@ from jaxrl.cli.help import HELP_FLAGS, show_help
 from jaxrl.core import glibc_memory
 from jaxrl.core.errors import TooManyFaults, UsageError, require
 from jaxrl.core.fields import file_path, flag
+from jaxrl.core.plan import laid_out
 from jaxrl.core.words import Form, pairs, several
 from jaxrl.rllib.translation import from_rllib
 from jaxrl.run import advice, resume
@@ -177,12 +178,11 @@ def _train(argv: Sequence[str], algorithm: str) -> None:
         warn = {} if trainer.processes.is_leader else {"say": lambda line: None}
         compile_cache.use(order.compile_cache, **warn)
         device = device_name(trainer.settings.devices)
-        say(
-            f"{order.table}{plan}\nsettings     {order.source}\ndevice       {device}\n"
-            f"run folder   {trainer.run_dir}"
-        )
+        where = [("settings", order.source), ("device", device), ("run folder", trainer.run_dir)]
         if order.resume and trainer.last_result is not None:
-            say(f"resumed      after iteration {trainer.lifetime.training_iteration:,}")
+            iteration = trainer.lifetime.training_iteration
+            where.append(("resumed", f"after iteration {iteration:,}"))
+        say(f"{order.table}{plan}\n{laid_out(where)}")
         trainer.fit()
         if order.profile and not trainer.interrupt.heard:
             trainer.profile()
@@ -461,33 +461,33 @@ def summary(trainer: Trainer, lasted: str) -> str:
         window = min(
             trainer.config.metrics_num_episodes_for_smoothing, episodes["num_episodes_lifetime"]
         )
-        lines.append(
+        what = (
             f"return {episodes['episode_return_mean']:.2f} over the last "
             f"{max(window, episodes['num_episodes'])} episodes "
             f"(from {episodes['episode_return_min']:.2f} to {episodes['episode_return_max']:.2f})"
             + (f": {each}" if each else "")
         )
+        lines.append((None, what))
     elif (mean := lookup(result, return_path(trainer.config))) is not None:
-        lines.append(f"return {mean:.2f} in the last evaluation")
+        lines.append((None, f"return {mean:.2f} in the last evaluation"))
     elif not trainer.config.is_offline:
-        lines.append("no episode has ended")
+        lines.append((None, "no episode has ended"))
     steps, training = result["num_env_steps_sampled_lifetime"], result["time_total_s"]
-    lines.append(
+    what = (
         f"{steps:,} steps in {duration(training)} of training ({steps / training:,.0f} steps/s), "
         f"{lasted}, {trainer.compile_seconds:.1f} s of it compiling"
     )
+    lines.append((None, what))
     if trainer.run_dir is not None:
         here = trainer.run_dir
         finished = trainer.lifetime.num_env_steps >= trainer.config.total_env_steps
         more = (flag_name("total_env_steps"), 2 * steps) if finished else ()
         pictures = [name for name in (CURVES, EPISODE, PAGE) if (here / name).exists()]
-        lines += [f"look at      {here / name}" for name in pictures]
-        play = f"evaluate     {advice.to_evaluate(here, trainer.facts)}"
+        lines += [("look at", here / name) for name in pictures]
         if is_external(trainer.config.env):
-            play = f"serve        {command('serve', here)}"
+            lines.append(("serve", command("serve", here)))
             more = (*more, *trainer.server_settings.flags)
-        lines += [
-            play,
-            f"resume       {advice.to_resume(here, trainer.facts, *more)}",
-        ]
-    return "\n".join(lines)
+        else:
+            lines.append(("evaluate", advice.to_evaluate(here, trainer.facts)))
+        lines.append(("resume", advice.to_resume(here, trainer.facts, *more)))
+    return laid_out(lines)

@@ -9,6 +9,7 @@ import jax
 
 from jaxrl.cli.evaluate import TRUST, run_command
 from jaxrl.core.fields import count, setting
+from jaxrl.core.plan import labelled
 from jaxrl.run.logging.console import print_answer
 from jaxrl.run.replay.server import PORT, LiveRun, LiveServer
 from jaxrl.run.storage.checkpoint import run_path
@@ -37,7 +38,7 @@ def _watch(run: str, options: WatchOptions) -> None:
     if hasattr(os, "nice"):
         os.nice(NICENESS)
     try:
-        print_answer(f"look at      {server.address}   (Ctrl-C ends this)")
+        print_answer(labelled("look at", f"{server.address}   (Ctrl-C ends this)"))
         server.serve()
     except KeyboardInterrupt:
         print_answer("stopped; the run itself is as it was")

@@ -13,8 +13,6 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from jaxrl.core.foreign_names import RESULTS, counterpart
-
 # The smallest ratio of difflib that counts as similar. Below it, names share letters by chance:
 # use_gae and use_gru have 0.71.
 MIN_SIMILARITY = 0.75
@@ -185,6 +183,8 @@ def unknown_result(kind: str, path: str, allowed: Iterable[str]) -> UsageError:
 
     It knows other libraries' names, and completes the end of a path ("episode_return_mean").
     """
+    from jaxrl.core.foreign_names import RESULTS, counterpart
+
     path, allowed = str(path), sorted(allowed)
     last_parts = dict.fromkeys(known.rpartition("/")[2] for known in allowed)
     ends = [path, *nearest(path, last_parts, most=1)]

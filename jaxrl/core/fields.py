@@ -13,7 +13,6 @@ import numpy as np
 
 from jaxrl.core import words
 from jaxrl.core.errors import UsageError, brief, nearest, unknown_name
-from jaxrl.core.foreign_names import LIBRARIES, SETTINGS, Counterpart, counterpart, names_of
 from jaxrl.core.trust import Kind
 
 Check = Callable[[str, Any], None]
@@ -402,11 +401,13 @@ def unknown_setting(
 _shown = {"setting": str, "flag": words.flag_name}
 
 
-def _foreign(name: str, known: set[str]) -> tuple[str, str, Counterpart] | None:
-    """(library, its name, our counterpart), also for a misspelt name of the library.
+def _foreign(name: str, known: set[str]) -> tuple[str, str, Any] | None:
+    """(library, its name, our `Counterpart`), also for a misspelt name of the library.
 
     None if no library has the name, or if it is more similar to a name in `known`.
     """
+    from jaxrl.core.foreign_names import LIBRARIES, SETTINGS, counterpart, names_of
+
     exact = counterpart(name, SETTINGS)
     if exact is not None:
         return exact[0], name, exact[1]
@@ -419,7 +420,7 @@ def _foreign(name: str, known: set[str]) -> tuple[str, str, Counterpart] | None:
     return library, near[0], found
 
 
-def _translation(found: Counterpart, other: Declared | None, kind: str) -> str:
+def _translation(found: Any, other: Declared | None, kind: str) -> str:
     """The part of an error that follows another library's name; `other` has the setting."""
     if not found.here:
         return f"; {found.note}"

@@ -11,6 +11,7 @@ import numpy as np
 
 from jaxrl.algorithms.base import Algorithm, Metrics, RunnerState
 from jaxrl.core.errors import UsageError
+from jaxrl.core.plan import labelled
 from jaxrl.core.types import Key, PyTree
 from jaxrl.rollout.recorded_rollout import recorded_rollout
 from jaxrl.run.devices.compiled import Program, StartAndChunk
@@ -79,9 +80,9 @@ class ExternalTrainer(Trainer):
         server.served.weights_version = self.lifetime.training_iteration
         with server:
             self.server = server
-            self.progress.say(f"connect to   {server.address}")
+            self.progress.say(labelled("connect to", server.address))
             if server.scenes is not None:
-                self.progress.say(f"scenes       connect to port {server.scenes.port}")
+                self.progress.say(labelled("scenes", f"connect to port {server.scenes.port}"))
             try:
                 return super().fit(stop)
             finally:

@@ -10,6 +10,7 @@ import numpy as np
 from jaxrl.core.errors import UsageError
 from jaxrl.core.fields import least_count
 from jaxrl.core.memory_limits import in_units
+from jaxrl.core.plan import laid_out
 from jaxrl.run.devices.compiled import CAPACITY
 from jaxrl.run.devices.mesh import stacked
 from jaxrl.run.divergence import with_source
@@ -122,26 +123,26 @@ class Scheduler:
         )
         programs = "one program" if len(self.groups) == 1 else f"{len(self.groups):,} programs"
         lines = [
-            f"sweep        {_trials(len(self.trials))} in {programs}, {steps:,} environment steps"
+            ("sweep", f"{_trials(len(self.trials))} in {programs}, {steps:,} environment steps")
         ]
         for i, group in enumerate(self.groups):
             size = self.sizes.get(i, 0)
-            lines.append(
-                f"program {i:<4} {_trials(len(group.trials))}, {size:,} at once in about "
+            what = (
+                f"{_trials(len(group.trials))}, {size:,} at once in about "
                 f"{in_units(size * memory_of(group))}; "
                 f"{group.trials[0].config.num_updates:,} iterations"
             )
+            lines.append((f"program {i}", what))
         if self.order.scheduler is not None:
             iterations = self.groups[0].trials[0].config.num_updates  # the same in one program
             what = self.order.scheduler.describe(len(self.trials), iterations)
-            lines.append(f"population   {what}")
+            lines.append(("population", what))
         split = f", the trials split over {self.order.devices}" if self.order.devices > 1 else ""
         if num_lanes(self.lanes) > 1:
             beside = f", {num_lanes(self.lanes)} programs side by side, a device each"
             split = beside + (f"; of others{split[1:]}" if SPLIT in self.lanes.values() else "")
-        return "\n".join(
-            [*lines, f"device       {device_name()}{split}", f"folder       {self.sweep.folder}"]
-        )
+        lines += [("device", f"{device_name()}{split}"), ("folder", self.sweep.folder)]
+        return laid_out(lines)
 
     def rungs(self) -> list[float]:
         """The shares of the updates after which trials are compared; the last is 1."""

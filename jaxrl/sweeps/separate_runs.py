@@ -11,6 +11,7 @@ from typing import Any
 
 from jaxrl.algorithms.base import HeadlineMetric
 from jaxrl.core.errors import UsageError, brief
+from jaxrl.core.plan import laid_out
 from jaxrl.run.health import Diverged
 from jaxrl.run.logging.console import Progress, device_name, duration
 from jaxrl.run.results import ITERATIONS, Result, lookup
@@ -71,13 +72,13 @@ class SeparateRuns:
     def plan(self, left: Sequence[Trial]) -> str:
         """What will run, in a few lines."""
         steps = sum(trial.config.total_env_steps for trial in left)
-        return "\n".join(
+        number = f"{len(left):,} of {len(self.trials):,} trials as separate runs"
+        return laid_out(
             [
-                f"sweep        {len(left):,} of {len(self.trials):,} trials as separate runs, "
-                f"{steps:,} environment steps",
-                f"environment  {self.env_name}, outside JAX",
-                f"device       {device_name()}",
-                f"folder       {self.sweep.folder}",
+                ("sweep", f"{number}, {steps:,} environment steps"),
+                ("environment", f"{self.env_name}, outside JAX"),
+                ("device", device_name()),
+                ("folder", self.sweep.folder),
             ]
         )
 

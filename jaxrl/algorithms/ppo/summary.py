@@ -5,11 +5,13 @@ from typing import Any, NamedTuple
 
 import jax
 
+from jaxrl.algorithms.base import batch_line, environment_line
 from jaxrl.algorithms.model_config import model_name
 from jaxrl.algorithms.ppo.batch import BatchLayout, batch_layout
 from jaxrl.algorithms.ppo.config import PPOConfig
 from jaxrl.algorithms.ppo.hypers import PPOSpec
 from jaxrl.algorithms.ppo.loss import total_loss
+from jaxrl.core.plan import Line, laid_out
 from jaxrl.core.spaces import Box, Space, is_tree, parts_of, tree_of
 from jaxrl.models.cnn import is_image, layout_of
 from jaxrl.models.model import num_parameters
@@ -34,21 +36,13 @@ CRITICS = {  # the value network, by critic_observation
 
 def describe(config: PPOConfig) -> str:
     """Policies, sizes, updates and the objective; policies that learn alike are explained once."""
-    algorithm = config.build()
-    env_args = "".join(f"  {name}={value}" for name, value in config.env_args)
-    steps = config.num_updates * config.train_batch_size
-    rounded = ""
-    if steps != config.total_env_steps:
-        rounded = f" (total_env_steps={config.total_env_steps:,}, rounded up)"
-    lines = [
-        f"environment  {config.env_name}{env_args}",
-        f"batch        {config.num_envs:,} environments x {config.rollout_length:,} steps = "
-        f"{config.train_batch_size:,} environment steps an iteration; "
-        f"{config.num_updates:,} iterations, {steps:,} steps{rounded}",
-    ]
+    algorithm, (label, batch) = config.build(), batch_line(config)
+    if config.num_updates * config.train_batch_size != config.total_env_steps:
+        batch += f" (total_env_steps={config.total_env_steps:,}, rounded up)"
+    lines = [environment_line(config), (label, batch)]
     if config.callbacks:
-        lines.append(f"callbacks    {', '.join(map(_callback, config.callbacks))}")
-    heads: dict[tuple[str, ...], list[str]] = {}
+        lines.append(("callbacks", ", ".join(map(_callback, config.callbacks))))
+    heads: dict[tuple[str, ...], list[Line]] = {}
     for group, policy_spec in zip(algorithm.grouping.groups, algorithm.policy_specs, strict=True):
         for policy, agents in zip(group.policies, group.agents, strict=True):
             policy_config = config.for_policy(policy)
@@ -69,23 +63,22 @@ def describe(config: PPOConfig) -> str:
                 details += ("not trained",)
             spaces = f"{group.observation_space} -> {group.action_space}"
             heads.setdefault(details, []).append(
-                f"policy       {policy} plays {_agents(agents)}: {spaces}"
+                ("policy", f"{policy} plays {_agents(agents)}: {spaces}")
             )
     for details, policies in heads.items():
-        lines += [*policies, *(f"             {detail}" for detail in details)]
-    return "\n".join(lines + _faster(config))
+        lines += [*policies, *(("", detail) for detail in details)]
+    return laid_out(lines + _faster(config))
 
 
-def _faster(config: PPOConfig) -> list[str]:
+def _faster(config: PPOConfig) -> list[Line]:
     """A line for settings that learn far longer from each step than `PPOConfig.fast` does."""
     fast = PPOConfig.fast(config.env, dict(config.env_args), policies=config.policies)
     times = _learning_cost(config) / _learning_cost(fast)
     if times < SLOW_FACTOR:
         return []
-    return [
-        f"speed        learning takes {times:,.0f} times the arithmetic of "
-        f"PPOConfig.fast({_arguments(config)}), which suits compiled environments"
-    ]
+    arithmetic = f"learning takes {times:,.0f} times the arithmetic of "
+    fast = f"PPOConfig.fast({_arguments(config)}), which suits compiled environments"
+    return [("speed", arithmetic + fast)]
 
 
 def _arguments(config: PPOConfig) -> str:

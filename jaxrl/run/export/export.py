@@ -14,6 +14,7 @@ import numpy as np
 
 from jaxrl.core.errors import UsageError, brief, one_line, unknown_name
 from jaxrl.core.fields import count, file_path, flag, freeze, instance_of, pairs
+from jaxrl.core.plan import Line, laid_out
 from jaxrl.core.program_spaces import is_action_of_program, is_program, mask_length
 from jaxrl.core.spaces import is_tree, to_json
 from jaxrl.run.export.numpy_file import READER, build_npz
@@ -45,16 +46,16 @@ class Exported:
     batch: int | None  # the only size of a batch that it takes; None: any
     parity: Parity
     metadata: dict[str, Any]
-    notes: tuple[str, ...] = ()
+    notes: tuple[Line, ...] = ()
 
     def __str__(self):
-        lines = [f"wrote        {self.path} ({self.path.stat().st_size / 1000:,.0f} kB)"]
+        lines = [("wrote", f"{self.path} ({self.path.stat().st_size / 1000:,.0f} kB)")]
         for title, tensors in (("inputs", self.inputs), ("outputs", self.outputs)):
             for tensor in tensors:
                 shape = ", ".join(map(str, (self.batch or "batch", *tensor.shape)))
-                lines.append(f"{title:<13}{tensor.name}  {tensor.dtype}[{shape}]")
+                lines.append((title, f"{tensor.name}  {tensor.dtype}[{shape}]"))
                 title = ""
-        return "\n".join([*lines, f"parity       {self.parity}", *self.notes])
+        return laid_out([*lines, ("parity", self.parity), *self.notes])
 
 
 def export_policy(
@@ -92,7 +93,7 @@ def export_policy(
     for file, content in built.files(path, metadata).items():
         write_file(file, lambda temporary, content=content: temporary.write_bytes(content))
     if path.suffix == ".npz":
-        notes += (f"reader       {READER}, which needs NumPy alone: copy it",)
+        notes += (("reader", f"{READER}, which needs NumPy alone: copy it"),)
     renamed = lambda tensors: tuple(
         tensor._replace(name=names.get(tensor.name, tensor.name)) for tensor in tensors
     )
@@ -120,27 +121,27 @@ def _on_the_host() -> AbstractContextManager:
         return contextlib.nullcontext()
 
 
-def _steps(policy: Any, step: PolicyStep) -> tuple[Steps, tuple[str, ...]]:
+def _steps(policy: Any, step: PolicyStep) -> tuple[Steps, tuple[Line, ...]]:
     """Steps of the policy's environment, or else drawn ones, and why."""
     if policy.origin is None:
         return drawn_steps(step), ()
     try:
         return recorded_steps(policy.origin.players(), policy.name, step), ()
     except Exception as error:  # of a user's environment, which the file does not need
-        reason = f"note         observations are drawn from the space: {one_line(error)}"
-        return drawn_steps(step), (reason,)
+        reason = f"observations are drawn from the space: {one_line(error)}"
+        return drawn_steps(step), (("note", reason),)
 
 
-def _built(build: Callable, step: PolicyStep) -> tuple[Built, int | None, tuple[str, ...]]:
+def _built(build: Callable, step: PolicyStep) -> tuple[Built, int | None, tuple[Line, ...]]:
     """A file for batches of any size; for batches of 1 where a user's network fixes the size."""
     try:
         return build(step, None), None, ()
     except UsageError:
         raise
     except Exception as error:
-        reason = f"note         batches of 1 only: {one_line(error)}"
+        reason = f"batches of 1 only: {one_line(error)}"
     try:
-        return build(step, 1), 1, (reason,)
+        return build(step, 1), 1, (("note", reason),)
     except Exception as error:
         raise UsageError(f"the policy cannot be exported: {one_line(error)}") from error
 

@@ -5,7 +5,6 @@ import contextlib
 import errno
 import functools
 import os
-import re
 import sys
 import textwrap
 import time
@@ -20,12 +19,11 @@ from rich.text import Text
 from jaxrl.algorithms.base import HeadlineMetric
 from jaxrl.core.errors import one_line
 from jaxrl.core.machine import num_cores
+from jaxrl.core.plan import COLUMN, LABEL
 from jaxrl.run.results import RETURN, lookup
 
 WIN_RATE = "env_runners/opponents/win_rate"
 LOG_WIDTH = 100  # columns of a line that no terminal shows
-# The beginning of a plan's line: a word in 13 columns.
-LABEL = re.compile(r"[\w ]{1,12} |\s{13}")
 
 
 class LossyConsole(Console):
@@ -208,7 +206,7 @@ def folded(line: str, width: int) -> str:
     """A line broken between words at `width` columns, the rest indented below its label's text."""
     if len(line) <= width:
         return line
-    indent = " " * 13 if LABEL.match(line) else "  "
+    indent = " " * (COLUMN + 1) if LABEL.match(line) else "  "
     return textwrap.fill(
         line,
         width,
@@ -349,6 +347,11 @@ def duration(seconds: float) -> str:
     if whole < 3600:
         return f"{whole // 60} min {whole % 60} s"
     return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+def spread(mean: float, std: float, least: float, greatest: float) -> str:
+    """`     12.00 +- 3.10  (from 4.00 to 20.00)`."""
+    return f"{mean:10.2f} +- {std:.2f}  (from {least:.2f} to {greatest:.2f})"
 
 
 def agent_returns(returns: Mapping[str, float]) -> str:
