@@ -170,6 +170,7 @@ class Row:
         obs, final_obs: for each agent, the leaves of its observation.
         write_obs, write_final_obs: for each agent, what stores its observation there; ValueError if
             it has no room.
+        read_action: for each agent, what gives its action as the environment takes it.
         is_masked: whether there are masks.
         reads_metrics: whether there may be metrics.
         reward f32[M]; terminated, truncated, active, acting bool[M]; metrics f32[K].
@@ -186,7 +187,7 @@ class Row:
             for views in (self.obs, self.final_obs)
         )
         actions = _views(arrays.action, arrays.acted, row)
-        self._readers = [reader(*pair) for pair in zip(forms.actions, actions, strict=True)]
+        self.read_action = [reader(*pair) for pair in zip(forms.actions, actions, strict=True)]
         masks, self.is_masked = [[mask] for mask in arrays.mask], forms.masked
         self._mask_readers = arrays.mask_readers
         self._mask = _views(masks, arrays.acted, row) if forms.masked else []
@@ -238,13 +239,9 @@ class Row:
         self.acting[:] = False
         self.acting[acting] = True
 
-    def read_action(self, agent: int) -> Any:
-        """An agent's action as the environment takes it."""
-        return self._readers[agent]()
-
     def read_actions(self) -> Any:
         """The actions of all agents, or of the only one, for a message."""
-        actions = [self.read_action(agent) for agent in range(len(self.form.agents))]
+        actions = [read() for read in self.read_action]
         named = dict(zip(self.form.agents, actions, strict=True))
         return named if len(named) > 1 else actions[0]
 

@@ -94,7 +94,7 @@ class SingleAgentCopy:
         row.write_obs[0](obs)
 
     def step(self, row: Row) -> bool:
-        results = self.env.step(row.read_action(0))
+        results = self.env.step(row.read_action[0]())
         try:
             obs, reward, terminated, truncated, info = results
         except (TypeError, ValueError):
@@ -180,7 +180,7 @@ class ParallelCopy(ManyAgentsCopy):
 
     def step(self, row: Row) -> bool:
         acting, present = self._acting, self._present
-        actions = {agent: row.read_action(self._agent(agent)) for agent in acting}
+        actions = {agent: row.read_action[self._agent(agent)]() for agent in acting}
         observations, rewards, *flags, infos = of_length(5, self.env.step(actions), FIVE)
         _clear_step(row)
         for agent in present:
@@ -238,7 +238,7 @@ class TurnsCopy(ManyAgentsCopy):
 
     def step(self, row: Row) -> bool:
         acting = self._agent(self.env.agent_selection)
-        self.env.step(row.read_action(acting))
+        self.env.step(row.read_action[acting]())
         _clear_step(row)
         row.active[acting] = True
         for agent in self.env.agents:

@@ -331,15 +331,15 @@ def writer(form: SpaceForm, views: list[np.ndarray]) -> Callable[[Any], None]:
     """`write(form, views, value)` as a function of the value, quick for one array of numbers."""
     (leaf, *_), (view, *_) = form.leaves, views
     shape, dtype = leaf.shape, view.dtype
-    other = DOUBLE if dtype.kind == "f" else dtype
+    other, array = DOUBLE if dtype.kind == "f" else dtype, np.ndarray
 
     def write_array(value: Any) -> None:
         if (
-            type(value) is np.ndarray
+            type(value) is array
             and value.shape == shape
             and (value.dtype is dtype or value.dtype is other)
         ):
-            view[...] = value
+            view[()] = value
         else:
             write(form, views, value)
 
