@@ -6,7 +6,7 @@ from typing import Any
 
 from jaxrl.run.callbacks import Hooks
 from jaxrl.run.episode_output import EpisodeOutput
-from jaxrl.run.multiprocess import Processes
+from jaxrl.run.processes import Processes
 from jaxrl.run.recorder import Recorder
 from jaxrl.run.results import Result, lookup
 from jaxrl.run.settings import RunSettings

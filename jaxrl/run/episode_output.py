@@ -21,7 +21,7 @@ from jaxrl.core.types import PyTree
 from jaxrl.episodes import EpisodeWriter
 from jaxrl.rollout.env_step import RolloutSpec
 from jaxrl.rollout.recorded_steps import RecordedSteps
-from jaxrl.run.devices.hosts import num_processes
+from jaxrl.run.devices.joined import num_processes
 from jaxrl.run.inference.sampling import (
     ORIGIN,
     Episode,

@@ -29,7 +29,7 @@ from jaxrl.run.episode_lanes import EpisodeLanes
 from jaxrl.run.health import Diverged, first_bad
 from jaxrl.run.inference.recording_policy import RecordingPolicy
 from jaxrl.run.inference.weights import PolicyAccess
-from jaxrl.run.multiprocess import processes
+from jaxrl.run.processes import processes
 from jaxrl.run.results import Lifetime, Result, iteration_results
 from jaxrl.run.settings import RunSettings
 from jaxrl.run.storage import checkpoint

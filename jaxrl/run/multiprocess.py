@@ -6,11 +6,10 @@ and nobody waits in a collective while process 0 evaluates or draws.
 """
 
 import contextlib
-import functools
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
@@ -21,75 +20,14 @@ from jaxrl.core.errors import UsageError
 from jaxrl.core.types import is_key
 from jaxrl.run.advice import to_resume
 from jaxrl.run.devices.compiled import CompiledAlgorithm
-from jaxrl.run.devices.hosts import Channel, hosts
+from jaxrl.run.devices.hosts import Channel
 from jaxrl.run.devices.mesh import copy_here
 from jaxrl.run.health import Diverged
 from jaxrl.run.signals import StopSignal
 from jaxrl.run.storage.json_lines import dumped
 
 ERRORS = {"UsageError": UsageError, "Diverged": Diverged, "KeyboardInterrupt": KeyboardInterrupt}
-Method = TypeVar("Method", bound=Callable)
 Value = TypeVar("Value")
-
-
-class Processes(Protocol):
-    """The processes that train together, as a trainer sees them."""
-
-    is_leader: bool  # process 0, which alone calls callbacks, prints and writes files
-    inside: bool  # whether process 0 runs something that the others wait for
-    apart: bool  # whether this process failed by itself, so that the others do not follow
-
-    def broadcast(self, make: Callable[[], Value]) -> Value:
-        """What `make` returns or raises in process 0, which JSON must hold."""
-
-    def stop_asked(self, interrupt: StopSignal) -> bool:
-        """Whether any process was asked to stop."""
-
-    def wait(self) -> None:
-        """Until all processes are here."""
-
-    def run_chunk(
-        self, executable: CompiledAlgorithm, *arguments: Any
-    ) -> tuple[RunnerState, Metrics, Any]:
-        """`executable.chunk`, in all processes."""
-
-    def gather(self, runner: RunnerState) -> RunnerState:
-        """`runner` with the environments of all processes."""
-
-    def calling(self, method: str) -> contextlib.AbstractContextManager:
-        """Around a method that all processes call."""
-
-    def failed(self, error: BaseException) -> None:
-        """Ends the other processes, unless they raise the same error."""
-
-
-class SingleProcess:
-    """One process decides by itself and has everything."""
-
-    is_leader, inside, apart = True, False, False
-
-    def broadcast(self, make: Callable[[], Value]) -> Value:
-        return make()
-
-    def stop_asked(self, interrupt: StopSignal) -> bool:
-        return interrupt.heard
-
-    def wait(self) -> None:
-        pass
-
-    def run_chunk(
-        self, executable: CompiledAlgorithm, *arguments: Any
-    ) -> tuple[RunnerState, Metrics, Any]:
-        return executable.chunk(*arguments)
-
-    def gather(self, runner: RunnerState) -> RunnerState:
-        return runner
-
-    def calling(self, method: str) -> contextlib.AbstractContextManager:
-        return contextlib.nullcontext()
-
-    def failed(self, error: BaseException) -> None:
-        pass
 
 
 class SeveralProcesses:
@@ -185,66 +123,33 @@ class SeveralProcesses:
         self.channel.fail(why)
 
 
-def together(method: Method) -> Method:
-    """Decorates a method of a trainer that all processes call."""
-
-    @functools.wraps(method)
-    def call(self, *args, **kwargs):
-        with self.processes.calling(method.__name__):
-            return method(self, *args, **kwargs)
-
-    return call
-
-
-def processes() -> Processes:
-    """The processes that a new trainer belongs to."""
-    joined = hosts()
-    if joined is not None:
-        return SeveralProcesses(joined.channel)
-    if jax.distributed.is_initialized() and jax.process_count() > 1:
-        raise UsageError(
-            "several processes train together after jaxrl.join(), which may follow "
-            "jax.distributed.initialize"
-        )
-    return SingleProcess()
-
-
-def agreed(build: Method) -> Method:
-    """Decorates what makes a trainer: all processes make the same one, or none does.
+def built_alike(channel: Channel, build: Callable, args: tuple, kwargs: dict[str, Any]) -> Any:
+    """What `build` gives, a trainer or, of a constructor, None, if all processes make the same one.
 
     Raises:
         UsageError: in every process.
     """
-
-    @functools.wraps(build)
-    def call(*args, **kwargs):
-        joined = hosts()
-        if joined is None or joined.channel.busy:  # alone, or from within another such
-            return build(*args, **kwargs)
-        channel = joined.channel
-        channel.busy, channel.advice = True, "nothing was started"
-        made = error = None
-        try:
-            made = build(*args, **kwargs)
-        except UsageError as raised:
-            error = raised
-        if error is None:
-            trainer = args[0] if made is None else made  # a constructor returns None
-            said = {"facts": trainer.facts, "writes": trainer.keeping.writes}
-            folder = None if trainer.run_dir is None else str(trainer.run_dir.absolute())
-        else:
-            said, folder = {"error": str(error)}, None
-        everyone = channel.allgather(json.loads(dumped({**said, "folder": folder})))
-        channel.busy = False
-        folders = [each.pop("folder") for each in everyone]
-        refused = error or disagreement(everyone)
-        if refused:
-            raise refused
-        channel.advice = advice(folders[0], trainer.facts)
-        channel.last_words = trainer.keeping.hurry
-        return made
-
-    return call
+    channel.busy, channel.advice = True, "nothing was started"
+    made = error = None
+    try:
+        made = build(*args, **kwargs)
+    except UsageError as raised:
+        error = raised
+    if error is None:
+        trainer = args[0] if made is None else made
+        said = {"facts": trainer.facts, "writes": trainer.keeping.writes}
+        folder = None if trainer.run_dir is None else str(trainer.run_dir.absolute())
+    else:
+        said, folder = {"error": str(error)}, None
+    everyone = channel.allgather(json.loads(dumped({**said, "folder": folder})))
+    channel.busy = False
+    folders = [each.pop("folder") for each in everyone]
+    refused = error or disagreement(everyone)
+    if refused:
+        raise refused
+    channel.advice = advice(folders[0], trainer.facts)
+    channel.last_words = trainer.keeping.hurry
+    return made
 
 
 def disagreement(everyone: list[dict[str, Any]]) -> UsageError | None:

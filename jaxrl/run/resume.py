@@ -13,7 +13,7 @@ from jaxrl.algorithms.base import Algorithm
 from jaxrl.core.errors import UsageError
 from jaxrl.core.spaces import to_json
 from jaxrl.models.policy_spec import PolicySpec
-from jaxrl.run.devices.hosts import num_processes
+from jaxrl.run.devices.joined import num_processes
 from jaxrl.run.devices.mesh import split_cpu
 from jaxrl.run.logging.curves import panel_facts
 from jaxrl.run.results import Lifetime

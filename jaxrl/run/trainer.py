@@ -39,7 +39,7 @@ from jaxrl.run.inference.weights import (
 )
 from jaxrl.run.logging.console import Progress, compiled_line, compiling_line
 from jaxrl.run.logging.run_results import TrainerResults
-from jaxrl.run.multiprocess import agreed, processes, together
+from jaxrl.run.processes import agreed, processes, together
 from jaxrl.run.recorder import Recorder
 from jaxrl.run.results import Lifetime, Result, Session, lookup, result_names
 from jaxrl.run.settings import RunKeywords, RunSettings

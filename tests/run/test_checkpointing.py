@@ -4,7 +4,7 @@ from types import SimpleNamespace
 from unittest.mock import MagicMock
 
 from jaxrl.run import checkpointing
-from jaxrl.run.multiprocess import SingleProcess
+from jaxrl.run.processes import SingleProcess
 
 
 def moments(monkeypatch, interval, *, compiling, seconds):

@@ -25,7 +25,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -33,6 +32,7 @@ import jax
 from jaxrl.core.errors import UsageError, brief, one_line
 from jaxrl.core.fields import count, text
 from jaxrl.core.machine import num_cores
+from jaxrl.run.devices.joined import Hosts, enter, hosts
 
 AUTO = "auto"
 JOIN_SECONDS = 60.0
@@ -208,28 +208,6 @@ class Channel:
             os._exit(LOST)
 
 
-@dataclass(frozen=True)
-class Hosts:
-    """The processes of this run, of which this is one."""
-
-    index: int  # of this process; 0 decides, logs and saves
-    number: int
-    cores: int  # that each of them may use, at least
-    channel: Channel
-
-
-_joined: list[Hosts] = []  # one entry at most
-
-
-def hosts() -> Hosts | None:
-    """The processes that `join` brought together; None where this one is alone."""
-    return _joined[0] if _joined else None
-
-
-def num_processes() -> int:
-    return _joined[0].number if _joined else 1
-
-
 def join(
     coordinator: str = AUTO,
     num_processes: int | None = None,
@@ -252,7 +230,7 @@ def join(
     text("HOST:PORT, or auto")("coordinator", coordinator)
     check(coordinator, num_processes, process_id, seconds)
     connected = jax.distributed.is_initialized()
-    if _joined or (connected and coordinator != AUTO):
+    if hosts() is not None or (connected and coordinator != AUTO):
         raise UsageError(
             "this process has joined others already; join is called once, and without arguments "
             "after jax.distributed.initialize"
@@ -275,7 +253,7 @@ def join(
     channel = Channel(global_state.client, index, number)
     channel.watch()
     cores = _introduced(channel)
-    _joined.append(Hosts(index, number, cores, channel))
+    enter(Hosts(index, number, cores, channel))
     atexit.register(_leave, channel, _kept_open(sockets) if index == 0 else None)
 
 

@@ -17,7 +17,7 @@ from jaxrl.core.machine import num_cores
 from jaxrl.core.types import PyTree, is_key
 from jaxrl.rollout.env_step import EnvBatch
 from jaxrl.rollout.recorded_steps import RecordedSteps
-from jaxrl.run.devices.hosts import Hosts, hosts
+from jaxrl.run.devices.joined import Hosts, hosts
 from jaxrl.run.settings import RunSettings
 
 AXIS = "env"  # of the mesh

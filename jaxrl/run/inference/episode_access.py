@@ -8,7 +8,7 @@ from jaxrl.run.inference.evaluate import check_wanted
 from jaxrl.run.inference.play_limit import PlayLimit
 from jaxrl.run.inference.sampling import Episode, EpisodeRange
 from jaxrl.run.logging.console import evaluation_line, greedy_hint
-from jaxrl.run.multiprocess import together
+from jaxrl.run.processes import together
 from jaxrl.run.results import Result
 
 if TYPE_CHECKING:
