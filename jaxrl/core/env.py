@@ -392,6 +392,11 @@ def acting_agents(env: MultiAgentEnvironment, state: PyTree, params: PyTree) -> 
     return stack_agents(env, acting) if isinstance(acting, dict) else jnp.asarray(acting)
 
 
+def has_pictures(env: Any) -> bool:
+    """Whether it has the optional `render(state, params)`, or renders outside JAX."""
+    return hasattr(env, "render") or getattr(env, "pictured", None) is not None
+
+
 def lift(env) -> MultiAgentEnvironment:
     """The multi-agent environment that training uses; a single-agent one is wrapped in `Solo`."""
     return env if is_multi_agent(env) else Solo(env)

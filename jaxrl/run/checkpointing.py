@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxrl.run.callbacks import Hooks
-from jaxrl.run.episode_output import EpisodeOutput
+from jaxrl.run.output import Output
 from jaxrl.run.processes import Processes
 from jaxrl.run.recorder import Recorder
 from jaxrl.run.results import Result, lookup
@@ -69,7 +69,7 @@ class CheckpointManager:
         self.writes, self.settings, self.best, self.hooks = writes, settings, best, hooks
         self.processes = processes
         self.recorder: Recorder | None = None
-        self.output: EpisodeOutput | None = None
+        self.output: Output | None = None
         self.failed: str | None = None  # why the last checkpoint is missing, after `close`
         self.asked = False  # whether a callback wants a checkpoint, to which all must contribute
         self.saved_at, self.saved_iteration, self.concluded = time.monotonic(), iteration, iteration

@@ -40,9 +40,7 @@ OPEN_BYTES = 2**30  # of steps whose episodes have not ended yet, shared by the 
 
 
 def recorded_share(settings: RunSettings, config: AlgorithmConfig) -> int:
-    """How many environments of each device are recorded, the first ones; 0 without `output`."""
-    if settings.output is None:
-        return 0
+    """How many environments of each device are recorded, the first ones."""
     held = config.num_envs // settings.devices
     return least_count(settings.output_share, held)
 
@@ -57,7 +55,7 @@ class Chunk(NamedTuple):
 
 
 class EpisodeOutput:
-    """The folder that a trainer writes the episodes of its rollouts to, if any.
+    """The folder that a trainer writes the episodes of its rollouts to, an `Output`.
 
     It cuts and writes on a thread of its own. What cannot be written is told once, and training
     continues.
@@ -74,7 +72,7 @@ class EpisodeOutput:
         say: Callable[[str], None],
     ):
         self.num_recorded = recorded_share(settings, config)
-        self.writer = _writer_of(settings.output, algorithm)
+        self.writer: EpisodeWriter | None = _writer_of(settings.output, algorithm)
         self._say, self._config, self._algorithm = say, config, algorithm
         # Each device holds as many environments, and records its first ones.
         first = np.arange(settings.devices) * (config.num_envs // settings.devices)
@@ -88,12 +86,6 @@ class EpisodeOutput:
         self.lost: str | None = None  # why no more episodes are written
 
     def write(self, steps: RecordedSteps | tuple, count: int, before: Snapshot) -> None:
-        """Has the episodes of a chunk written; waits while too many chunks wait already.
-
-        Args:
-            count: updates of the chunk that count: training may have ended within it.
-            before: the state that the chunk began with.
-        """
         if self.writer is None:
             return
         chunk = Chunk(steps, count, int(before.runner.num_updates) + 1, before.env_params)
@@ -102,7 +94,6 @@ class EpisodeOutput:
         self._jobs.append(self._worker.submit(self._try, lambda writer: self._write(writer, chunk)))
 
     def resume(self, position: dict[str, Any] | None) -> None:
-        """Takes up a run's files, cut back to those at the position of its checkpoint."""
         if self.writer is None or position is None:
             return
         try:
@@ -118,20 +109,17 @@ class EpisodeOutput:
         return None if self.writer is None else self.writer.position
 
     def flush(self) -> Future | None:
-        """Has all episodes so far written to files: the future position, if there is an output."""
-        if self._is_closed or not self.num_recorded:
+        if self._is_closed:
             return None
         self._jobs.append(self._worker.submit(self._flush))
         return self._jobs[-1]
 
     def finish(self) -> None:
-        """Writes what waits; returns when it is written."""
         self.flush()
         while self._jobs:
             self._jobs.popleft().result()
 
     def close(self) -> None:
-        """Writes what waits, and nothing more."""
         self.finish()
         self._worker.shutdown()
         self._is_closed = True
@@ -173,9 +161,7 @@ class EpisodeOutput:
             self._say(f"warning: {error}; no more episodes are written")
 
 
-def _writer_of(output: Any, algorithm: Algorithm) -> EpisodeWriter | None:
-    if output is None:
-        return None
+def _writer_of(output: Any, algorithm: Algorithm) -> EpisodeWriter:
     if not algorithm.plays:
         raise UsageError(
             f"output={str(output)!r}: training on recorded episodes plays none that could be "

@@ -10,19 +10,13 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jaxrl.algorithms.base import Algorithm
+from jaxrl.core.env import has_pictures
 from jaxrl.core.errors import UsageError, disk_error, is_installed, one_line
 from jaxrl.core.troubles import Troubles
 from jaxrl.run.devices.mesh import on_first_device
-from jaxrl.run.inference.recording import (
-    EpisodeChoice,
-    EpisodeRecording,
-    has_pictures,
-    record_episode,
-)
-from jaxrl.run.inference.video import write_episode
 from jaxrl.run.logging.curves import Curves, panels_of, source_line
 from jaxrl.run.logging.loggers import Logs, RunStart
 from jaxrl.run.results import ENV_STEPS, ITERATIONS, Lifetime, Result
@@ -33,6 +27,9 @@ from jaxrl.run.storage.run_folder import RunFolderLock
 from jaxrl.run.storage.run_folder import read as read_folder
 from jaxrl.run.storage.runs import CURVES, EPISODE, METRICS, PAGE
 from jaxrl.run.storage.snapshot import Snapshot, state_facts, state_tree
+
+if TYPE_CHECKING:
+    from jaxrl.run.inference.recording import EpisodeRecording
 
 BEST = "the best checkpoint"
 WAITING = (
@@ -227,25 +224,32 @@ class Recorder:
         if not files:
             return
         self.say(f"drawing {' and '.join(files)} ...")
-        weights = on_first_device(tuple(learner.weights for learner in snapshot.runner.learners))
-        played = self.algorithm, weights, snapshot.env_params
-        # As training plays: the likeliest actions of a young policy often get stuck.
-        choice, recording = EpisodeChoice(seed=self.settings.evaluation_seed, explore=True), None
+        recording = None
         for name in files:
             try:
-                recording = recording or record_episode(*played, choice)
+                recording = recording or self._recording(snapshot)
                 self._show(name, recording, snapshot)
             except Exception as error:  # of a user's own `render`, which must not end the run
                 self.say(f"{name} could not be written: {one_line(error)}")
                 self._note_lost(name, error)
 
+    def _recording(self, snapshot: Snapshot) -> "EpisodeRecording":
+        from jaxrl.run.inference.recording import EpisodeChoice, record_episode
+
+        weights = on_first_device(tuple(learner.weights for learner in snapshot.runner.learners))
+        # As training plays: the likeliest actions of a young policy often get stuck.
+        choice = EpisodeChoice(seed=self.settings.evaluation_seed, explore=True)
+        return record_episode(self.algorithm, weights, snapshot.env_params, choice)
+
     def _note_lost(self, picture: str, error: Exception) -> None:
         if (found := disk_error(error)) is not None:
             self._lost[picture] = one_line(found)
 
-    def _show(self, name: str, recording: EpisodeRecording, snapshot: Snapshot) -> None:
+    def _show(self, name: str, recording: "EpisodeRecording", snapshot: Snapshot) -> None:
         path, env_params = self.folder / name, snapshot.env_params
         if name == EPISODE:
+            from jaxrl.run.inference.video import write_episode
+
             write_episode(path, recording, self.algorithm.rollout_spec.env, env_params)
         else:
             from jaxrl.run.replay.page import Column, make_replay

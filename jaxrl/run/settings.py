@@ -220,6 +220,11 @@ class RunSettings:
             "output": None if self.output is None else str(self.output),
         }
 
+    def evaluates_after(self, iteration: int, *, at_the_end: bool = False) -> bool:
+        """Whether an evaluation is due: at the interval, and at the end of training."""
+        interval = self.evaluation_interval
+        return interval is not None and (at_the_end or iteration % interval == 0)
+
     @property
     def num_ray_actors(self) -> int:
         """Of `workers`; 0: none."""

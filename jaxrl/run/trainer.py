@@ -26,10 +26,8 @@ from jaxrl.run.devices.compiled import CompiledAlgorithm, Program, program_for
 from jaxrl.run.devices.memory_usage import memory_line, peak_of
 from jaxrl.run.devices.mesh import settled
 from jaxrl.run.env_tasks import EnvTasks
-from jaxrl.run.episode_output import EpisodeOutput
 from jaxrl.run.health import HealthMonitor
 from jaxrl.run.inference.episode_access import EpisodeAccess
-from jaxrl.run.inference.evaluate import Evaluation
 from jaxrl.run.inference.weights import (
     PolicyAccess,
     begun_with,
@@ -39,6 +37,7 @@ from jaxrl.run.inference.weights import (
 )
 from jaxrl.run.logging.console import Progress, compiled_line, compiling_line
 from jaxrl.run.logging.run_results import TrainerResults
+from jaxrl.run.output import output_of
 from jaxrl.run.processes import agreed, processes, together
 from jaxrl.run.recorder import Recorder
 from jaxrl.run.results import Lifetime, Result, Session, lookup, result_names
@@ -126,13 +125,14 @@ class Trainer(PolicyAccess, EpisodeAccess, TrainerResults):
         self.lifetime = Lifetime(num_agent_steps={})
         self.processes = processes()
         self.progress = Progress(quiet=quiet or not self.processes.is_leader)
-        self.output = EpisodeOutput(self.settings, config, self.algorithm, self.progress.say)
+        self.output = output_of(self.settings, config, self.algorithm, self.progress.say)
         self.interrupt = StopSignal(self.progress.say)
         self.hooks = Hooks(self, resolve_callbacks(config.callbacks))
         self.tasks = EnvTasks(config, setup.env)
         self.watch = HealthMonitor(config, self.algorithm.diagnostics)
         self.best = BestState(self.settings.score_attribute)
-        self.evaluation = Evaluation(config, self.algorithm, self.settings, self.progress.say)
+        if self.settings.evaluation_env_args:
+            self.evaluation.check()
         self.compile_seconds = 0.0
         self.last_result: Result | None = None
         self._runner: RunnerState | None = None
@@ -359,7 +359,7 @@ class Trainer(PolicyAccess, EpisodeAccess, TrainerResults):
             missing = self.keeping.close(self.snapshot() if self._runner is not None else None)
         finally:
             self.program.close()
-            self.evaluation.close()
+            self.close_evaluation()
             self.output.close()
         return "; ".join(filter(None, (missing, self.output.lost))) or None
 

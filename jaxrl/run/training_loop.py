@@ -159,7 +159,8 @@ class TrainingLoop:
     def _evaluate_if_due(self, results: list[Result], *, at_the_end: bool) -> list[Result]:
         """Evaluates the state that `results` led to, if that is due and not done yet."""
         result = results[-1]
-        due = self.trainer.evaluation.due(result[ITERATIONS], at_the_end=at_the_end)
+        settings = self.trainer.settings
+        due = settings.evaluates_after(result[ITERATIONS], at_the_end=at_the_end)
         if due and "evaluation" not in result:
             began = time.perf_counter()
             result["evaluation"] = self.trainer.evaluate()

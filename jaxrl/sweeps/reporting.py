@@ -55,6 +55,7 @@ class Reporter:
         self.view = TrialView(trial, algorithm, settings)
         self.hooks = Hooks(self.view, resolve_callbacks(trial.config.callbacks))
         self.evaluation = Evaluation(trial.config, algorithm, settings, say)
+        self.evaluation.check()
         self.ended = False  # by a hook
         self.bad = ""  # the number that the trial has diverged by
         self._results: list[Result] = []  # of the chunk at hand
@@ -141,7 +142,9 @@ class Reporter:
     def evaluate(self, read_runner: Callable[[], RunnerState], *, at_the_end: bool) -> None:
         """Adds an evaluation of the present state to the last result, if one is due and missing."""
         last = self._results[-1] if self._results else {"evaluation": None}
-        if "evaluation" in last or not self.evaluation.due(last[ITERATIONS], at_the_end=at_the_end):
+        if "evaluation" in last:
+            return
+        if not self.settings.evaluates_after(last[ITERATIONS], at_the_end=at_the_end):
             return
         began = time.perf_counter()
         last["evaluation"] = self.evaluation(read_runner(), self.view.env_params)

@@ -130,7 +130,7 @@ def test_the_state_that_a_hook_ends_training_in_is_evaluated(small, start, tmp_p
     trainer = start(small.replace(callbacks=(counts, StopsAt(6))), **settings)
     if long_chunks:  # then the chunk runs past the end
         trainer.settings = dataclasses.replace(trainer.settings, evaluation_interval=100)
-        trainer.evaluation.settings, trainer.loop.seconds_per_update = trainer.settings, 1e-3
+        trainer.loop.seconds_per_update = 1e-3
     result = trainer.fit()
     assert result["training_iteration"] == 6
     assert ("evaluation", 6) in counts.told

@@ -1,22 +1,33 @@
 """The episodes that a trainer plays outside of training: evaluated, and as objects."""
 
 from collections.abc import Mapping
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from jaxrl.core.fields import count, flag
-from jaxrl.run.inference.evaluate import check_wanted
-from jaxrl.run.inference.play_limit import PlayLimit
-from jaxrl.run.inference.sampling import Episode, EpisodeRange
 from jaxrl.run.logging.console import evaluation_line, greedy_hint
 from jaxrl.run.processes import together
 from jaxrl.run.results import Result
 
 if TYPE_CHECKING:
+    from jaxrl.episodes import MultiAgentEpisode, SingleAgentEpisode
+    from jaxrl.run.inference.evaluate import Evaluation
     from jaxrl.run.inference.payoff_matrix import PayoffMatrix
 
 
 class EpisodeAccess:
-    """What a trainer with an `evaluation` and a `runner` lets its user play."""
+    """What a trainer lets its user play with the policies of its `runner`."""
+
+    @cached_property
+    def evaluation(self) -> "Evaluation":
+        """What evaluates and samples, imported when a setting or a call asks for it."""
+        from jaxrl.run.inference.evaluate import Evaluation
+
+        return Evaluation(self.config, self.algorithm, self.settings, self.progress.say)
+
+    def close_evaluation(self) -> None:
+        if "evaluation" in vars(self):
+            self.evaluation.close()
 
     @together
     def evaluate(
@@ -91,7 +102,10 @@ class EpisodeAccess:
         Raises:
             UsageError: the configuration has no pool, or an argument is not of its kind.
         """
+        from jaxrl.run.inference.evaluate import check_wanted
         from jaxrl.run.inference.payoff_matrix import PayoffMatrix, play_pairs
+        from jaxrl.run.inference.play_limit import PlayLimit
+        from jaxrl.run.inference.sampling import EpisodeRange
 
         seed = self.settings.evaluation_seed if seed is None else seed
         max_steps = self.settings.evaluation_max_steps if max_steps is None else max_steps
@@ -113,7 +127,7 @@ class EpisodeAccess:
         first: int = 0,
         env_args: Mapping[str, Any] | None = None,
         max_steps: int | None = None,
-    ) -> list[Episode]:
+    ) -> "list[SingleAgentEpisode | MultiAgentEpisode]":
         """Plays whole episodes with the policies as they are; returns them as objects.
 
         They are the episodes that `evaluate` plays with the same arguments: the same for the same

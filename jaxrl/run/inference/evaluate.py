@@ -84,12 +84,7 @@ def evaluate_and_record(
 
 
 class Evaluation:
-    """A run's evaluation by its settings, over its environment or one with other arguments.
-
-    Raises:
-        UsageError: other arguments for an environment that is no name, or such as change agents or
-            spaces.
-    """
+    """A run's evaluation by its settings, over its environment or one with other arguments."""
 
     def __init__(
         self,
@@ -102,12 +97,15 @@ class Evaluation:
         self.config, self.settings, self.trained = config, settings, algorithm
         self._algorithms: dict[Any, Algorithm] = {}  # by the arguments that differ
         self.copies = EvaluationCopies(settings)
-        self._over(settings.evaluation_env_args)
 
-    def due(self, iteration: int, *, at_the_end: bool = False) -> bool:
-        """Whether an evaluation is due: at the interval, and at the end of training."""
-        interval = self.settings.evaluation_interval
-        return interval is not None and (at_the_end or iteration % interval == 0)
+    def check(self) -> None:
+        """Refuses settings that cannot work, before anything is compiled.
+
+        Raises:
+            UsageError: other arguments for an environment that is no name, or such as change agents
+                or spaces.
+        """
+        self._over(self.settings.evaluation_env_args)
 
     def __call__(self, runner: RunnerState, env_params: PyTree, **changes: Any) -> Result:
         """{"env_runners": ...} of the policies in `runner`.

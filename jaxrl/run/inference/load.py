@@ -34,7 +34,7 @@ from jaxrl.run.inference.evaluate import check_wanted, evaluate_and_record, with
 from jaxrl.run.inference.evaluate import evaluate as play_episodes
 from jaxrl.run.inference.host_episodes import EvaluationCopies
 from jaxrl.run.inference.play_limit import MAX_STEPS, PlayLimit
-from jaxrl.run.inference.policy import Origin, Policy, weights_shape
+from jaxrl.run.inference.policy import Origin, Policy
 from jaxrl.run.inference.recording import EpisodeChoice, EpisodeRecording
 from jaxrl.run.inference.sampling import Episode, EpisodeRange, Players, env_of
 from jaxrl.run.inference.video import check_episode_picture, picture_episode
@@ -43,6 +43,7 @@ from jaxrl.run.settings import HOST_SETTINGS, RunSettings
 from jaxrl.run.storage import runs
 from jaxrl.run.storage.checkpoint import Checkpoint, filled, open_found
 from jaxrl.run.storage.config_file import read_config
+from jaxrl.run.storage.saved_weights import saved_weights
 
 CONFIG = instance_of(AlgorithmConfig, "a configuration such as PPOConfig", optional=True)
 
@@ -125,10 +126,7 @@ def open_run(
     what = f"checkpoint {saved.path}"
     weights = []
     for group, policy_spec in zip(algorithm.grouping.groups, algorithm.policy_specs, strict=True):
-        shape = weights_shape(policy_spec)
-        by_policy = [
-            filled(shape, saved.arrays, f"weights.{policy}", what) for policy in group.policies
-        ]
+        by_policy = [saved_weights(saved, policy, policy_spec) for policy in group.policies]
         weights.append(stacked(by_policy))
     if opponent is not None:
         weights, opponent = _with_opponent(algorithm, weights, saved, opponent)
@@ -211,8 +209,7 @@ def policy_of(
     saved_spaces = {name: known[policy][name] for name in known[policy] if name != "agents"}
     spaces = {name: from_json(space) for name, space in saved_spaces.items()}
     policy_spec = config.policy_spec(policy, num_agents=len(known[policy]["agents"]), **spaces)
-    what = f"policy {policy!r} of checkpoint {saved.path}"
-    weights = filled(weights_shape(policy_spec), saved.arrays, f"weights.{policy}", what)
+    weights = saved_weights(saved, policy, policy_spec)
     loading = {"config": given_config, "trust": trust, "call": "jaxrl.load_policy"}
     players = functools.partial(open_run, saved.path, **loading)
     return Policy(

@@ -1,7 +1,6 @@
 """A policy by itself: NumPy in, NumPy out, with no trainer and no environment."""
 
 import functools
-import zlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -10,7 +9,7 @@ import jax
 import numpy as np
 
 from jaxrl.core.errors import UsageError, brief
-from jaxrl.core.fields import UINT32, count, flag
+from jaxrl.core.fields import flag
 from jaxrl.core.program_spaces import is_action_of_program, mask_length
 from jaxrl.core.types import AgentId, Key, PolicyId, PyTree
 from jaxrl.models.policy_spec import (
@@ -21,11 +20,10 @@ from jaxrl.models.policy_spec import (
 )
 from jaxrl.ops.distributions import Distribution, InEnvironment
 from jaxrl.run.inference.act_inputs import ActInputs, ActReader
+from jaxrl.run.inference.acting_key import acting_key
 
 if TYPE_CHECKING:
     from jaxrl.run.export.export import Exported
-
-ACTING = 0x61637469  # folded into the seed's key: acting never shares numbers with training
 
 
 class Origin(NamedTuple):
@@ -217,23 +215,6 @@ class Policy:
             raise UsageError(
                 f"policy {self.name!r}: key must be one jax.random.key(seed), not {brief(key)}"
             )
-
-
-def acting_key(seed: int, name: str) -> Key:
-    """What actions outside of training are drawn from, by the name of who acts."""
-    count(0, UINT32)("seed", seed)
-    root = jax.random.fold_in(jax.random.key(seed, impl="threefry2x32"), ACTING)
-    return jax.random.fold_in(root, np.uint32(zlib.crc32(name.encode())))
-
-
-@functools.lru_cache(maxsize=64)
-def weights_shape(policy_spec: PolicySpec) -> PolicyWeights:
-    """The shapes of a policy's weights; nothing is computed."""
-    return jax.eval_shape(
-        lambda: PolicyWeights(
-            policy_spec.model.init(jax.random.key(0)), policy_spec.initial_filter()
-        )
-    )
 
 
 @functools.partial(jax.jit, static_argnums=0)

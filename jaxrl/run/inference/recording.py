@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl.algorithms.base import Algorithm
-from jaxrl.core.env import MultiAgentEnvironment, RawStep
+from jaxrl.core.env import MultiAgentEnvironment, RawStep, has_pictures
 from jaxrl.core.errors import UsageError
 from jaxrl.core.outside_env import is_outside
 from jaxrl.core.program_spaces import mask_length
@@ -170,11 +170,6 @@ def check_can_render(env: MultiAgentEnvironment) -> None:
             f"environment {env.name} has no render(state, params), so there is no picture of an "
             "episode; a page of what the agents saw and did: jaxrl render RUN --out episode.html"
         )
-
-
-def has_pictures(env: MultiAgentEnvironment) -> bool:
-    """Whether it has the optional `render(state, params)`, or renders outside JAX."""
-    return hasattr(env, "render") or getattr(env, "pictured", None) is not None
 
 
 class _ShownStep(NamedTuple):

@@ -5,7 +5,7 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
@@ -19,10 +19,13 @@ from jaxrl.core.spaces import to_json
 from jaxrl.core.types import AgentId, PolicyId
 from jaxrl.models.policy_spec import PolicySpec, PolicyWeights
 from jaxrl.run.devices.mesh import copy_here
-from jaxrl.run.inference.policy import Origin, Policy, acting_key, weights_shape
-from jaxrl.run.inference.sampling import Players, env_of
+from jaxrl.run.inference.acting_key import acting_key
 from jaxrl.run.storage import checkpoint
 from jaxrl.run.storage.runs import LATEST
+from jaxrl.run.storage.saved_weights import saved_weights
+
+if TYPE_CHECKING:
+    from jaxrl.run.inference.policy import Policy
 
 
 class PolicyAccess:
@@ -30,13 +33,16 @@ class PolicyAccess:
 
     num_draws = 0  # calls of `compute_actions` so far: each draws anew
 
-    def get_policy(self, policy: PolicyId | None = None, *, seed: int = 0) -> Policy:
+    def get_policy(self, policy: PolicyId | None = None, *, seed: int = 0) -> "Policy":
         """A copy of a policy, which further training does not change.
 
         Args:
             policy: its name; may be left out if there is one alone.
             seed: of the actions that it draws.
         """
+        from jaxrl.run.inference.policy import Origin, Policy
+        from jaxrl.run.inference.sampling import Players, env_of
+
         text("a policy's name", optional=True)("policy", policy)
         count(0, UINT32)("seed", seed)
         what = f"the {type(self).__name__.lower()}"
@@ -161,8 +167,7 @@ def _saved_weights(
 ) -> PolicyWeights:
     if policy not in saved.facts["policies"]:
         raise unknown_name("policy", policy, saved.facts["policies"], f"in {saved.path}")
-    what = f"policy {policy!r} of checkpoint {saved.path}"
-    return checkpoint.filled(weights_shape(policy_spec), saved.arrays, f"weights.{policy}", what)
+    return saved_weights(saved, policy, policy_spec)
 
 
 def weights_of_runs(algorithm: Algorithm) -> dict[int, PolicyWeights]:

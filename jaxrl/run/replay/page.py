@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from jaxrl.algorithms.base import Algorithm
-from jaxrl.core.env import MultiAgentEnvironment
+from jaxrl.core.env import MultiAgentEnvironment, has_pictures
 from jaxrl.core.errors import UsageError
 from jaxrl.core.program_spaces import (
     action_space_inside,
@@ -23,7 +23,7 @@ from jaxrl.core.program_spaces import (
 )
 from jaxrl.core.spaces import Box, Space, is_tree, parts_of, range_of, tree_of
 from jaxrl.core.types import PyTree
-from jaxrl.run.inference.recording import Decisions, EpisodeRecording, has_pictures
+from jaxrl.run.inference.recording import Decisions, EpisodeRecording
 from jaxrl.run.inference.video import png_frames, write_file
 from jaxrl.run.replay.drawings import Drawings, drawings_of, observations_drawn
 from jaxrl.run.replay.packing import Packer
