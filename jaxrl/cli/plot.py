@@ -12,8 +12,9 @@ from jaxrl.core.fields import setting
 from jaxrl.core.plan import labelled
 from jaxrl.run.command_line import program
 from jaxrl.run.logging.console import print_answer
-from jaxrl.run.logging.curves import MAX_PANELS, Curves, panels_of, source_line
+from jaxrl.run.logging.curves import Curves, source_line
 from jaxrl.run.logging.figures import compared, figure, save_figure
+from jaxrl.run.logging.panels import MAX_PANELS, panels_of
 from jaxrl.run.storage import checkpoint, run_folder, runs
 from jaxrl.run.storage.runs import METRICS, TRIALS
 

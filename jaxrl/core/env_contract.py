@@ -14,7 +14,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl.core.batched_env import has_outside_state, is_batched, reset_all, step_all
-from jaxrl.core.drawing import broken_rule
 from jaxrl.core.env import (
     Solo,
     agents_may_wait,
@@ -310,6 +309,8 @@ def check_types(case: CheckedEnv, key: Key) -> None:
         fits = fits and picture.ndim == 3 and picture.shape[2] == 3
         require(case, fits, f"render must give u8[H, W, 3], not {describe(picture)}")
     if hasattr(env, "draw"):
+        from jaxrl.core.drawing import broken_rule
+
         broken = []  # found while `draw` is traced, where bounds may be a tuple of numbers
         check = lambda *args: broken.append(broken_rule(env.draw(*args)))
         trace(case, "draw", check, state, params)

@@ -2,15 +2,17 @@
 
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jaxrl.run.callbacks import Hooks
 from jaxrl.run.output import Output
 from jaxrl.run.processes import Processes
-from jaxrl.run.recorder import Recorder
 from jaxrl.run.results import Result, lookup
 from jaxrl.run.settings import RunSettings
 from jaxrl.run.storage.snapshot import Snapshot
+
+if TYPE_CHECKING:
+    from jaxrl.run.recorder import Recorder
 
 FIRST_SECONDS = 10.0  # to the first checkpoint, at most: a kill soon after the start loses little
 

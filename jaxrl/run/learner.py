@@ -24,7 +24,6 @@ from jaxrl.episodes.values import owned
 from jaxrl.models.policy_spec import PolicyWeights
 from jaxrl.rollout.recorded_rollout import recorded_rollout
 from jaxrl.rollout.rollout import Rollout
-from jaxrl.run import resume
 from jaxrl.run.episode_lanes import EpisodeLanes
 from jaxrl.run.health import Diverged, first_bad
 from jaxrl.run.inference.recording_policy import RecordingPolicy
@@ -34,6 +33,7 @@ from jaxrl.run.results import Lifetime, Result, iteration_results
 from jaxrl.run.settings import RunSettings
 from jaxrl.run.storage import checkpoint
 from jaxrl.run.storage.dtypes import typed_like
+from jaxrl.run.storage.run_facts import facts_of
 from jaxrl.run.storage.saved_state import restore
 from jaxrl.run.storage.snapshot import Snapshot, state_facts, state_tree
 from jaxrl.workers.space_forms import form_of
@@ -236,7 +236,7 @@ class Learner(PolicyAccess):
         self._refresh()
 
     def _facts(self) -> dict[str, Any]:
-        return resume.facts_of(self.config, self.algorithm, RunSettings().to_dict())
+        return facts_of(self.config, self.algorithm, RunSettings().to_dict())
 
     def _rollout(self) -> Rollout:
         lanes, finished, episode_done = self._lanes.take()

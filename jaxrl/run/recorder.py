@@ -17,8 +17,9 @@ from jaxrl.core.env import has_pictures
 from jaxrl.core.errors import UsageError, disk_error, is_installed, one_line
 from jaxrl.core.troubles import Troubles
 from jaxrl.run.devices.mesh import on_first_device
-from jaxrl.run.logging.curves import Curves, panels_of, source_line
+from jaxrl.run.logging.curves import Curves, source_line
 from jaxrl.run.logging.loggers import Logs, RunStart
+from jaxrl.run.logging.panels import panels_of
 from jaxrl.run.results import ENV_STEPS, ITERATIONS, Lifetime, Result
 from jaxrl.run.settings import RunSettings
 from jaxrl.run.storage import checkpoint, own_files

@@ -1,6 +1,6 @@
 """A run resumed: what its folder holds, checked against the configuration that continues it."""
 
-import json
+import functools
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,16 +11,13 @@ from filelock import FileLock
 
 from jaxrl.algorithms.base import Algorithm
 from jaxrl.core.errors import UsageError
-from jaxrl.core.spaces import to_json
-from jaxrl.models.policy_spec import PolicySpec
 from jaxrl.run.devices.joined import num_processes
 from jaxrl.run.devices.mesh import split_cpu
-from jaxrl.run.logging.curves import panel_facts
 from jaxrl.run.results import Lifetime
 from jaxrl.run.stopping import all_met, unmet
 from jaxrl.run.storage import checkpoint, run_folder, runs
 from jaxrl.run.storage.checkpoint import CHECKPOINTS, Checkpoint
-from jaxrl.run.storage.config_file import NUM_SEEDS, config_facts
+from jaxrl.run.storage.config_file import NUM_SEEDS
 from jaxrl.run.storage.snapshot import Snapshot, state_facts, state_tree
 
 
@@ -144,73 +141,24 @@ def read_run(
     return Saved(run_dir, read.facts, read, bool(regular) and read.path == regular[max(regular)])
 
 
-def facts_of(config: Any, algorithm: Algorithm, settings: dict[str, Any]) -> dict[str, Any]:
-    """What a checkpoint says of the run in addition to its state."""
-    policies = {
-        policy: {
-            "agents": list(agents),
-            "observation_space": to_json(group.observation_space),
-            "action_space": to_json(group.action_space),
-            **_critic_facts(policy_spec),
-        }
-        for group, policy_spec in zip(
-            algorithm.grouping.groups, algorithm.policy_specs, strict=True
-        )
-        for policy, agents in zip(group.policies, group.agents, strict=True)
-    }
-    agents = {policy: tuple(values["agents"]) for policy, values in policies.items()}
-    return {
-        **config_facts(config, agents),
-        "env_name": config.env_name,
-        "versions": run_folder.versions(),
-        # Alike policies are stacked in this order; `policies_to_train` is part of the likeness.
-        "groups": [list(group.policies) for group in algorithm.grouping.groups],
-        # Steps of an iteration: schedules and counts are in these.
-        "num_env_steps": algorithm.num_env_steps,
-        # Whether acting needs to know which actions are possible.
-        "action_masks": algorithm.rollout_spec.masked,
-        "policies": json.loads(json.dumps(policies)),  # as it will be read back: lists for tuples
-        # For whom opponents are drawn; its weights are those of the newest copy.
-        "opponents_of": None if algorithm.opponents is None else algorithm.opponents.policy,
-        "panels": panel_facts(  # of its curves
-            algorithm.headline_metrics, has_opponents=algorithm.opponents is not None
-        ),
-        "run_settings": settings,
-        "num_processes": num_processes(),
-    }
-
-
-def _critic_facts(policy_spec: PolicySpec) -> dict[str, Any]:
-    """What a centralised critic sees, without which its network could not be made again."""
-    critic = policy_spec.critic
-    return {} if critic is None else {"critic_space": to_json(critic.space)}
-
-
 def open_folder(
     run_dir: str | Path,
-    saved: Saved | None,
+    saved: Saved,
     algorithm: Algorithm,
     facts: dict[str, Any],
     now: Snapshot | None,
     say: Callable[[str], None],
 ) -> tuple[Path, FileLock]:
-    """Makes the run's folder, or continues in that of `saved`; returns its path and the lock on it.
+    """Continues in the folder of `saved`, or makes a new one for it; (its path, the lock on it).
 
     Args:
-        run_dir: "auto": a new one, `runs/<env>/<time>-s<seed>`.
+        run_dir: "auto": a new one, as of `new_folder`.
         now: the state that was resumed, if one was.
     """
-
-    def fill(path: Path) -> None:
-        if saved is not None:
-            branch(saved, algorithm, facts, now, path)
-
-    if run_dir == "auto":
-        candidates = run_folder.run_folders(facts["env_name"], facts["config"].get("seed"))
-        return run_folder.first_free(candidates, lambda path: run_folder.create(path, facts, fill))
+    if run_dir == "auto" or saved.run_dir != Path(run_dir).resolve():
+        fill = functools.partial(branch, saved, algorithm, facts, now)
+        return run_folder.new_folder(run_dir, facts, fill)
     run_dir = Path(run_dir)
-    if saved is None or saved.run_dir != run_dir.resolve():
-        return run_dir, run_folder.create(run_dir, facts, fill)
     saved.folder_to_go_on_in()
     lock = run_folder.lock(run_dir)
     saved.check_unchanged()

@@ -19,12 +19,12 @@ from jaxrl.core.fields import (
     setting,
     text,
 )
-from jaxrl.run.inference.play_limit import MAX_STEPS
 from jaxrl.run.logging.loggers import LOGGER, check_loggers, saved_form
 from jaxrl.run.results import RETURN
 
 # Those of environments outside JAX alone.
 HOST_SETTINGS = ("workers", "sync", "env_step_timeout_s", "max_consecutive_faults")
+MAX_STEPS = 1_000_000  # of one episode that is played, where nobody says otherwise
 RAY = "ray:"  # before a number of actors
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 import jax
+from filelock import FileLock
 
 from jaxrl.algorithms.base import RunnerState
 from jaxrl.algorithms.config import AlgorithmConfig
@@ -18,7 +19,6 @@ from jaxrl.core.fields import file_path, flag, takes_settings
 from jaxrl.core.outside_env import is_outside, refuse_evaluation
 from jaxrl.core.types import PyTree
 from jaxrl.rollout.episode_callbacks import resolve_callbacks
-from jaxrl.run import resume
 from jaxrl.run.callbacks import Hooks
 from jaxrl.run.checkpointing import BestState, CheckpointManager
 from jaxrl.run.command_line import from_here
@@ -39,7 +39,6 @@ from jaxrl.run.logging.console import Progress, compiled_line, compiling_line
 from jaxrl.run.logging.run_results import TrainerResults
 from jaxrl.run.output import output_of
 from jaxrl.run.processes import agreed, processes, together
-from jaxrl.run.recorder import Recorder
 from jaxrl.run.results import Lifetime, Result, Session, lookup, result_names
 from jaxrl.run.settings import RunKeywords, RunSettings
 from jaxrl.run.signals import StopSignal
@@ -47,12 +46,14 @@ from jaxrl.run.stopping import LIFETIME_STEPS, LIMITS, check_stop, criteria_of, 
 from jaxrl.run.storage import run_folder
 from jaxrl.run.storage.config_file import check_output, check_saved_loggers, read_config
 from jaxrl.run.storage.dtypes import typed_like
-from jaxrl.run.storage.saved_state import OUTSIDE, changed_settings, restore
+from jaxrl.run.storage.run_facts import facts_of
 from jaxrl.run.storage.snapshot import Snapshot
 from jaxrl.run.training_loop import TrainingLoop
 
 if TYPE_CHECKING:
     from jaxrl.run.devices.host_program import HostProgram
+    from jaxrl.run.recorder import Recorder
+    from jaxrl.run.resume import Saved
 
 
 def _configuration(config: Any) -> AlgorithmConfig:
@@ -105,7 +106,7 @@ class Trainer(PolicyAccess, EpisodeAccess, TrainerResults):
         run_dir: str | Path | None = "auto",
         env_params: PyTree = None,
         quiet: bool = False,
-        _saved: resume.Saved | None = None,
+        _saved: "Saved | None" = None,
         **run_settings: Unpack[RunKeywords],
     ):
         file_path("a folder's path", optional=True)("run_dir", run_dir)
@@ -139,7 +140,7 @@ class Trainer(PolicyAccess, EpisodeAccess, TrainerResults):
         self._initial_weights, self._fixed_opponents = {}, {}
         self.loop = TrainingLoop(self)
         self._stopped = self._is_training = False
-        facts = resume.facts_of(config, self.algorithm, self.settings.to_dict())
+        facts = facts_of(config, self.algorithm, self.settings.to_dict())
         self.facts = facts = {**facts, "episodes": self.output.position}
         if _saved is not None and _saved.checkpoint is not None:
             self._take_up(_saved, facts)
@@ -195,9 +196,11 @@ class Trainer(PolicyAccess, EpisodeAccess, TrainerResults):
         Raises:
             UsageError: no such checkpoint, a damaged one, or one that does not fit; what differs.
         """
+        from jaxrl.run.resume import read_run
+
         flag("strict", strict)
         flag("trust", trust)
-        saved = resume.read_run(path, checkpoint, run_settings.get("devices"))
+        saved = read_run(path, checkpoint, run_settings.get("devices"))
         saved = dataclasses.replace(saved, strict=strict)
         if run_dir == "same":
             same = saved.folder_to_go_on_in()
@@ -390,16 +393,30 @@ class Trainer(PolicyAccess, EpisodeAccess, TrainerResults):
     def _key(self) -> jax.Array:
         return jax.random.key(self.config.seed, impl="threefry2x32")
 
-    def _open_folder(self, run_dir: str | Path, saved: resume.Saved | None) -> Recorder:
-        now = None if self._runner is None else self.snapshot()  # that a branch begins with
-        say, facts = self.progress.say, self.facts
-        self.run_dir, lock = resume.open_folder(run_dir, saved, self.algorithm, facts, now, say)
-        if saved is not None and saved.run_dir == self.run_dir.resolve():
-            self.output.resume(saved.facts.get("episodes"))
-        held = run_folder.RunFolderLock(self.run_dir, lock, facts)
+    def _open_folder(self, run_dir: str | Path, saved: "Saved | None") -> "Recorder":
+        from jaxrl.run.recorder import Recorder
+
+        if saved is None:
+            self.run_dir, lock = run_folder.new_folder(run_dir, self.facts)
+        else:
+            self.run_dir, lock = self._folder_of(saved, run_dir)
+        held, say = run_folder.RunFolderLock(self.run_dir, lock, self.facts), self.progress.say
         return Recorder(held, self.algorithm, self.settings, say, self.lifetime)
 
-    def _take_up(self, saved: resume.Saved, facts: dict[str, Any]) -> None:
+    def _folder_of(self, saved: "Saved", run_dir: str | Path) -> tuple[Path, FileLock]:
+        """(the folder of a resumed run, or a new one, the lock on it)."""
+        from jaxrl.run.resume import open_folder
+
+        now = None if self._runner is None else self.snapshot()  # that a branch begins with
+        say, facts = self.progress.say, self.facts
+        folder, lock = open_folder(run_dir, saved, self.algorithm, facts, now, say)
+        if saved.run_dir == folder.resolve():
+            self.output.resume(saved.facts.get("episodes"))
+        return folder, lock
+
+    def _take_up(self, saved: "Saved", facts: dict[str, Any]) -> None:
+        from jaxrl.run.storage.saved_state import fresh_line, restore
+
         start = self._key(), self.hypers, self.env_params
         restored = restore(
             saved.checkpoint, facts, self.config, self.algorithm, start, strict=saved.strict
@@ -408,15 +425,7 @@ class Trainer(PolicyAccess, EpisodeAccess, TrainerResults):
         self._hypers = restored.hypers
         self._env_params = restored.env_params
         if restored.fresh:
-            changed = changed_settings(saved.facts["config"], facts["config"])
-            parts = " and ".join(part for part, _ in restored.fresh)
-            why = "saved by an older version of jaxrl or of the environment"
-            if restored.fresh[0].part == OUTSIDE:
-                why = f"checkpoints do not hold the episodes of {self.config.env_name}"
-            elif changed or facts["objects"]:
-                why = f"resumed with other {', '.join(changed) or 'objects'}"
-            kept = "weights, optimiser states, filters and counts are kept"
-            self.progress.say(f"{why}: {parts} start from scratch; {kept}")
+            self.progress.say(fresh_line(restored.fresh, saved.facts, facts))
         self.lifetime, self.last_result = saved.lifetime, saved.facts["result"]
         self.hooks.set_state(saved.facts["callbacks"])
         best = saved.best()

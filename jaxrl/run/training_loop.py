@@ -12,7 +12,6 @@ from jaxrl.core.errors import UsageError
 from jaxrl.core.types import PyTree
 from jaxrl.rollout.episode_callbacks import EPISODE_HOOK
 from jaxrl.run.devices.mesh import copy_here
-from jaxrl.run.divergence import find_nan, with_source
 from jaxrl.run.health import Diverged, first_bad, undeclared_wait
 from jaxrl.run.results import ITERATIONS, Result, iteration_results, recent_episodes
 from jaxrl.run.stopping import chunk_length, last_iteration, met
@@ -196,6 +195,8 @@ class TrainingLoop:
         trainer, text = self.trainer, self._what_is_kept(bad)
         if trainer.algorithm.plays_outside:
             return text  # the iteration cannot be played again
+        from jaxrl.run.divergence import find_nan, with_source
+
         if jax.process_count() == 1 and not trainer.config.is_offline:
             text = with_source(text, trainer.config, trainer.runner, trainer.env_params)
         if not trainer.settings.debug:

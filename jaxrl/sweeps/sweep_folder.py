@@ -22,13 +22,13 @@ from filelock import FileLock
 
 from jaxrl.algorithms.base import Algorithm
 from jaxrl.core.errors import UsageError, brief, require
-from jaxrl.run import resume
 from jaxrl.run.logging.text_logs import start_after
 from jaxrl.run.settings import RunSettings
 from jaxrl.run.storage import checkpoint, own_files, run_folder, runs
 from jaxrl.run.storage.checkpoint import CHECKPOINTS
 from jaxrl.run.storage.config_file import asks_for_trust, config_facts
 from jaxrl.run.storage.json_lines import dumped
+from jaxrl.run.storage.run_facts import facts_of
 from jaxrl.run.storage.runs import CURVES, PLAN, RESULTS, TRIALS
 from jaxrl.run.storage.snapshot import Snapshot, state_facts, state_tree
 from jaxrl.sweeps import lineage_plots, plots, saved_sweep
@@ -43,14 +43,14 @@ MOST_POINTS = 500  # of a trial's curve in its line
 def create_trial(path: Path, trial: Trial, algorithm: Algorithm, settings: RunSettings) -> None:
     """Makes a run's folder for a trial, in place of what a kill left there."""
     shutil.rmtree(path, ignore_errors=True)
-    run_folder.create(path, resume.facts_of(trial.config, algorithm, settings.to_dict())).release()
+    run_folder.create(path, facts_of(trial.config, algorithm, settings.to_dict())).release()
 
 
 def keep_trial(
     path: Path, trial: Trial, algorithm: Algorithm, settings: RunSettings, snapshot: Snapshot
 ) -> Path:
     """Writes a checkpoint of a trial's state into its folder; returns the checkpoint's."""
-    facts = resume.facts_of(trial.config, algorithm, settings.to_dict())
+    facts = facts_of(trial.config, algorithm, settings.to_dict())
     return checkpoint.write(
         path / CHECKPOINTS, state_tree(algorithm, snapshot), state_facts(facts, snapshot)
     )
@@ -163,7 +163,7 @@ class SweepFolder:
     def restate(self, trial: Trial, algorithm: Algorithm, settings: RunSettings) -> None:
         """Writes a trial's settings into its folder again, where they changed while it trained."""
         if self.path is not None:
-            facts = resume.facts_of(trial.config, algorithm, settings.to_dict())
+            facts = facts_of(trial.config, algorithm, settings.to_dict())
             run_folder.write_settings(self.folder_of(trial), facts)
 
     def record(

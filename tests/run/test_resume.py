@@ -16,9 +16,9 @@ import pytest
 from jaxrl import LevelsBySuccess, PPOConfig, Trainer, UsageError
 from jaxrl.core.env import strongly_typed
 from jaxrl.run.results import flatten
-from jaxrl.run.resume import facts_of
 from jaxrl.run.storage import checkpoint
 from jaxrl.run.storage.checkpoint import Checkpoint, named_arrays
+from jaxrl.run.storage.run_facts import facts_of
 from jaxrl.run.storage.saved_state import restore
 from jaxrl.run.storage.snapshot import Snapshot, state_tree
 from tests.probes import Leavers

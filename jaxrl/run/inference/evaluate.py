@@ -14,10 +14,11 @@ from jaxrl.core.types import PyTree
 from jaxrl.models.policy_spec import PolicyWeights
 from jaxrl.rollout.episode_stats import summarise
 from jaxrl.run.inference.host_episodes import EvaluationCopies, play_episodes
-from jaxrl.run.inference.play_limit import DEFAULT_LIMIT, MAX_STEPS, PlayLimit, say_on_stderr
+from jaxrl.run.inference.play_limit import DEFAULT_LIMIT, PlayLimit, say_on_stderr
 from jaxrl.run.inference.sampling import Episode, EpisodeRange, Players, env_of, sample_batches
 from jaxrl.run.inference.whole_episodes import PlayedBatch, PlaySpec, make_game
 from jaxrl.run.results import Result, episode_results, episode_returns
+from jaxrl.run.settings import MAX_STEPS
 
 _summarise = jax.jit(summarise)  # one program, not one for each operation
 

@@ -33,13 +33,13 @@ from jaxrl.run.devices.mesh import stacked
 from jaxrl.run.inference.evaluate import check_wanted, evaluate_and_record, with_arguments
 from jaxrl.run.inference.evaluate import evaluate as play_episodes
 from jaxrl.run.inference.host_episodes import EvaluationCopies
-from jaxrl.run.inference.play_limit import MAX_STEPS, PlayLimit
+from jaxrl.run.inference.play_limit import PlayLimit
 from jaxrl.run.inference.policy import Origin, Policy
 from jaxrl.run.inference.recording import EpisodeChoice, EpisodeRecording
 from jaxrl.run.inference.sampling import Episode, EpisodeRange, Players, env_of
 from jaxrl.run.inference.video import check_episode_picture, picture_episode
 from jaxrl.run.results import Result
-from jaxrl.run.settings import HOST_SETTINGS, RunSettings
+from jaxrl.run.settings import HOST_SETTINGS, MAX_STEPS, RunSettings
 from jaxrl.run.storage import runs
 from jaxrl.run.storage.checkpoint import Checkpoint, filled, open_found
 from jaxrl.run.storage.config_file import read_config

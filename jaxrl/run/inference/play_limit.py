@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-MAX_STEPS = 1_000_000  # of one episode, where nobody says otherwise
+from jaxrl.run.settings import MAX_STEPS
+
 PATIENCE_S = 10.0  # without an episode that ends; then twice as long, and so on
 
 

@@ -3,68 +3,19 @@
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from jaxrl.algorithms.base import HeadlineMetric
 from jaxrl.algorithms.opponent_settings import COPY, EVERYBODY
-from jaxrl.core.errors import UsageError
 from jaxrl.run.logging.history import History, Series
+from jaxrl.run.logging.panels import WIN_RATE, Panel
 from jaxrl.run.logging.result_rows import read_result
 from jaxrl.run.results import ENV_STEPS, Result, lookup
 from jaxrl.run.storage.json_lines import Damage, whole_lines
 
 MAX_LINES = 5  # of more agents only the sum is drawn, of more policies a mean and a band
 WINDOW_SHARE = 0.04  # of the curve, that a smoothed point is the mean of
-MAX_PANELS = 3  # beside the return's
-
-
-class Panel(NamedTuple):
-    """A metric of each policy, or a win rate, that is drawn beside the return."""
-
-    name: str  # of the metric
-    title: str
-    linear: bool = False
-    target: float | None = None
-
-
-# Of runs written before their algorithm's panels were stored with them, all of PPO.
-FORMER_PANELS = (
-    ("mean_kl_loss", "KL divergence of an update, nats", "kl_target", False),
-    ("entropy", "entropy, nats", "", True),
-    ("vf_loss", "value loss", "", False),
-)
-# The last panel of a run with a pool: against all members, and against each that is no copy.
-WIN_RATE = "win_rate"
-WIN_RATE_FACTS = [WIN_RATE, "win rate against opponents", "", True]
-
-
-def panel_facts(
-    metrics: Iterable[HeadlineMetric], *, has_opponents: bool = False
-) -> list[list[Any]]:
-    """What a run's folder says of its panels, for `panels_of`."""
-    titled = [
-        [metric.name, metric.title, metric.target, metric.linear]
-        for metric in metrics
-        if metric.title
-    ]
-    if not has_opponents:
-        return titled[:MAX_PANELS]
-    return [*titled[: MAX_PANELS - 1], WIN_RATE_FACTS]
-
-
-def panels_of(facts: Mapping[str, Any]) -> tuple[Panel, ...]:
-    """The panels of a run, from what its folder says."""
-    stored = facts.get("panels", FORMER_PANELS)
-    targets = facts["config"]
-    try:
-        return tuple(
-            Panel(name, str(title), bool(linear), targets.get(target))
-            for name, title, target, linear in stored
-        )
-    except (TypeError, ValueError):
-        raise UsageError("the run's folder is damaged: metadata.json has other panels") from None
 
 
 class Curves:

@@ -12,17 +12,9 @@ import numpy as np
 
 from jaxrl.algorithms.opponent_settings import EVERYBODY
 from jaxrl.core.errors import UsageError, brief, require
-from jaxrl.run.logging.curves import (
-    MAX_LINES,
-    WIN_RATE,
-    Panel,
-    aligned,
-    last_step,
-    of_kind,
-    smooth,
-    spans_decades,
-)
+from jaxrl.run.logging.curves import MAX_LINES, aligned, last_step, of_kind, smooth, spans_decades
 from jaxrl.run.logging.history import Series
+from jaxrl.run.logging.panels import WIN_RATE, Panel
 from jaxrl.run.storage import own_files
 
 PICTURES = (".png", ".pdf", ".svg")  # what the file's name may end in

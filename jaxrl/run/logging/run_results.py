@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from jaxrl.core.errors import UsageError, require
-from jaxrl.run.logging.curves import Curves, panels_of, source_line
 from jaxrl.run.logging.history import Thinned
+from jaxrl.run.logging.panels import panels_of
 from jaxrl.run.logging.result_rows import read_results
 from jaxrl.run.results import ENV_STEPS, Result, flatten
 from jaxrl.run.storage import checkpoint, run_folder, runs
@@ -40,6 +40,7 @@ class RunResults:
         Raises:
             UsageError: matplotlib is not installed.
         """
+        from jaxrl.run.logging.curves import Curves, source_line
         from jaxrl.run.logging.figures import figure, inline
 
         require("matplotlib", "plot()")

@@ -15,7 +15,8 @@ import numpy as np
 
 from jaxrl.core.errors import UsageError, one_line
 from jaxrl.run.inference.recording import EpisodeChoice
-from jaxrl.run.logging.curves import MAX_LINES, Curves, aligned, panels_of
+from jaxrl.run.logging.curves import MAX_LINES, Curves, aligned
+from jaxrl.run.logging.panels import panels_of
 from jaxrl.run.logging.result_rows import read_result
 from jaxrl.run.replay.page import page_of, replay_data
 from jaxrl.run.replay.replay import player_of_run

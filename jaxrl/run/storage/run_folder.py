@@ -62,6 +62,16 @@ def first_free(candidates: Iterable[Path], make: Callable[[Path], Made]) -> tupl
     raise taken
 
 
+def new_folder(
+    run_dir: str | Path, facts: dict[str, Any], fill: Callable[[Path], None] = lambda path: None
+) -> tuple[Path, FileLock]:
+    """`create`, with the path; "auto" is the first of `run_folders` that is free."""
+    if run_dir != "auto":
+        return Path(run_dir), create(Path(run_dir), facts, fill)
+    candidates = run_folders(facts["env_name"], facts["config"].get("seed"))
+    return first_free(candidates, lambda path: create(path, facts, fill))
+
+
 def create(
     path: Path, facts: dict[str, Any], fill: Callable[[Path], None] = lambda path: None
 ) -> FileLock:

@@ -124,6 +124,19 @@ def _unchanged_numbers(
     return hypers, env_params
 
 
+def fresh_line(fresh: tuple[Fresh, ...], saved: dict[str, Any], current: dict[str, Any]) -> str:
+    """What starts from scratch, and why, in a line; `saved`, `current`: facts of the two runs."""
+    changed = changed_settings(saved["config"], current["config"])
+    why = "saved by an older version of jaxrl or of the environment"
+    if fresh[0].part == OUTSIDE:
+        why = f"checkpoints do not hold the episodes of {current['env_name']}"
+    elif changed or current["objects"]:
+        why = f"resumed with other {', '.join(changed) or 'objects'}"
+    parts = " and ".join(part for part, _ in fresh)
+    kept = "weights, optimiser states, filters and counts are kept"
+    return f"{why}: {parts} start from scratch; {kept}"
+
+
 def changed_settings(saved: dict[str, Any], current: dict[str, Any]) -> list[str]:
     """The names of the settings that two configurations, as JSON holds them, do not share."""
     return [name for name in current if current[name] != saved.get(name)]

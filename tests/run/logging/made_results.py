@@ -1,7 +1,8 @@
 """Results of training made up by hand, for curves and figures."""
 
 from jaxrl.algorithms.ppo.ppo import HEADLINE_METRICS
-from jaxrl.run.logging.curves import Curves, panel_facts, panels_of
+from jaxrl.run.logging.curves import Curves
+from jaxrl.run.logging.panels import panel_facts, panels_of
 
 
 def result(

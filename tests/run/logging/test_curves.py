@@ -6,8 +6,9 @@ import math
 import numpy as np
 import pytest
 
-from jaxrl.run.logging.curves import Curves, panels_of, smooth, spans_decades
+from jaxrl.run.logging.curves import Curves, smooth, spans_decades
 from jaxrl.run.logging.history import MAX_POINTS
+from jaxrl.run.logging.panels import panels_of
 from jaxrl.run.storage.json_lines import dumped
 from tests.run.logging.made_results import PANELS, filled, result
 

@@ -8,8 +8,9 @@ import pytest
 
 from jaxrl.algorithms.ppo.ppo import HEADLINE_METRICS
 from jaxrl.core.errors import UsageError
-from jaxrl.run.logging.curves import MAX_LINES, Curves, panel_facts, panels_of, smooth, source_line
+from jaxrl.run.logging.curves import MAX_LINES, Curves, smooth, source_line
 from jaxrl.run.logging.figures import compared, figure, save_figure, short
+from jaxrl.run.logging.panels import panel_facts, panels_of
 from tests.run.logging.made_results import PANELS, against_opponents, filled, result
 
 

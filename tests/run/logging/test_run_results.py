@@ -9,9 +9,10 @@ import pytest
 
 import jaxrl
 from jaxrl import UsageError
-from jaxrl.run.logging.curves import Curves, panels_of
+from jaxrl.run.logging.curves import Curves
 from jaxrl.run.logging.figures import figure
 from jaxrl.run.logging.history import MAX_POINTS
+from jaxrl.run.logging.panels import panels_of
 from jaxrl.run.logging.run_results import TrainerResults
 from jaxrl.run.results import ENV_STEPS
 
