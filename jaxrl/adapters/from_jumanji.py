@@ -56,7 +56,7 @@ class Inner(struct.PyTreeNode):
 
     state: PyTree
     truncated: jax.Array  # bool[]
-    mask: PyTree  # bool[A], or () where the library has none
+    mask: jax.Array | None  # bool[A], where the library has one
 
 
 def constructor(name: str) -> Any:
@@ -154,7 +154,7 @@ class Jumanji(WrappedEnvironment):
         obs = _by_name(timestep.observation)
         # The last step by the clock alone has a discount, in those that tell it.
         truncated = (timestep.step_type == StepType.LAST) & jnp.any(timestep.discount > 0)
-        return obs, Inner(state, truncated, jnp.ravel(obs[MASK]) if MASK in obs else ())
+        return obs, Inner(state, truncated, jnp.ravel(obs[MASK]) if MASK in obs else None)
 
 
 class MaskedJumanji(Jumanji):

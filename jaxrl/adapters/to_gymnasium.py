@@ -173,8 +173,8 @@ class GymnasiumEnv:
         """u8[H, W, 3] with render_mode "rgb_array"."""
         return None if self.render_mode is None else self._episodes.render()
 
-    def _with_mask(self, info: dict[str, Any], masks: PyTree) -> dict[str, Any]:
-        if isinstance(masks, tuple):
+    def _with_mask(self, info: dict[str, Any], masks: PyTree | None) -> dict[str, Any]:
+        if masks is None:
             return info
         self._mask = masks[0].astype(bool)
         return {**info, "action_mask": masks[0].copy()}
@@ -279,8 +279,10 @@ class GymnasiumVectorEnv:
             info = _vector_info(told, everywhere)
         return self._with_masks(info, results.masks, everywhere)
 
-    def _with_masks(self, info: dict[str, Any], masks: PyTree, where: np.ndarray) -> dict[str, Any]:
-        if isinstance(masks, tuple):
+    def _with_masks(
+        self, info: dict[str, Any], masks: PyTree | None, where: np.ndarray
+    ) -> dict[str, Any]:
+        if masks is None:
             return info
         masks = self._copied(_agent_of(masks))
         return info | {"action_mask": masks, "_action_mask": where.copy()}

@@ -94,10 +94,10 @@ def reset_key(key: Key, count: jax.Array) -> Key:
     return operation_key(operation_key(key, count), 0)
 
 
-def masks_of(env: MultiAgentEnvironment, state: PyTree, params: PyTree) -> PyTree:
-    """The masks of possible actions, int8 as Gymnasium's `sample(mask)` wants; () without any."""
+def masks_of(env: MultiAgentEnvironment, state: PyTree, params: PyTree) -> PyTree | None:
+    """The masks of possible actions, int8 as Gymnasium's `sample(mask)` wants; None without any."""
     if not hasattr(env, "action_mask"):
-        return ()
+        return None
     mask = raw_action_mask(env, state, params)
     return jax.tree.map(lambda leaf: leaf.astype(jnp.int8), mask)
 
@@ -183,7 +183,7 @@ class ManySteps(NamedTuple):
 
     obs: PyTree  # [E, ...]  to act by
     raw: RawStep  # [E]  before any reset; without the state, and `obs` only with SAME_STEP
-    masks: PyTree  # i8[E, ...] of the states to act in, or ()
+    masks: PyTree | None  # i8[E, ...] of the states to act in
 
 
 @functools.partial(jax.jit, static_argnums=0)

@@ -145,9 +145,9 @@ class PettingZooEnv:
         obs = by_agent(self._episodes.env, obs)
         return {agent: to_numpy.plain(obs[agent]) for agent in self.agents}
 
-    def _infos(self, info: dict[str, Any], masks: PyTree) -> dict[AgentId, dict]:
+    def _infos(self, info: dict[str, Any], masks: PyTree | None) -> dict[AgentId, dict]:
         metrics = to_numpy.plain_info({"metrics": info["metrics"]} if "metrics" in info else {})
-        if isinstance(masks, tuple):
+        if masks is None:
             return {agent: dict(metrics) for agent in self.agents}
         masks = by_agent(self._episodes.env, masks)
         return {agent: {**metrics, "action_mask": masks[agent].copy()} for agent in self.agents}

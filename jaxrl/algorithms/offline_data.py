@@ -30,7 +30,7 @@ class Steps(struct.PyTreeNode):
 
     obs: PyTree
     inputs: PolicyInputs  # what the policy was told beside the observation
-    action: PyTree = ()  # as the policy samples it
+    action: PyTree | None = None  # as the policy samples it
     # Only of data with returns:
     return_to_go: jax.Array | None = (
         None  # f32  discounted rewards from this step to the last one recorded
@@ -47,7 +47,7 @@ class PolicyData(struct.PyTreeNode):
     count: jax.Array  # i32[N]
     # [N, F, ...]  with returns: the observations after the last steps of cut and truncated episodes
     ends: Steps | None = None
-    filter: RunningMeanStd | tuple = ()  # [N]  of all observations, where the policies have one
+    filter: RunningMeanStd | None = None  # [N]  of all observations, where the policies have one
 
 
 class Recording(NamedTuple):
@@ -176,7 +176,7 @@ class _PolicyRows:
         obs = checked(spec.observation_space, obs, f"{what} observations")
         actions = outputs.get(ENV_ACTIONS, episode.actions).arrays()
         actions = checked(countable(spec.action_space), actions, f"{what} actions")
-        told = np.full(count + 1, place, np.int32) if spec.told.num_agents else ()
+        told = np.full(count + 1, place, np.int32) if spec.told.num_agents else None
         mask = outputs[MASK].arrays() if MASK in outputs else mask
         if mask is not None:
             self._masks.append(flags_of(mask[:count], f"{what} {MASK}"))
@@ -218,7 +218,7 @@ class _PolicyRows:
         if self._gamma is not None:
             # One of zeros where every episode terminated: nothing reads it.
             some = jax.tree.map(lambda leaf: np.zeros_like(leaf[:1]), steps)
-            ends = _joined(self._ends or [Steps(some.obs, some.inputs.replace(action_mask=()))])
+            ends = _joined(self._ends or [Steps(some.obs, some.inputs.replace(action_mask=None))])
             last = np.int32(len(jax.tree.leaves(ends)[0]) - 1)
             steps = steps.replace(end=np.minimum(steps.end, last))
         stats = self._spec.initial_filter()

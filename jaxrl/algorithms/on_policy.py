@@ -41,7 +41,7 @@ class LearnerState(struct.PyTreeNode):
 
     params: PyTree
     opt_state: PyTree
-    filter: PyTree = ()  # of the observations; () without a filter
+    filter: PyTree | None = None  # of the observations; None without a filter
 
     @property
     def weights(self) -> PolicyWeights:

@@ -66,7 +66,7 @@ class RandomActions:
         if isinstance(self.action_space, Box):
             return self.action_space.sample(key)
         actions = from_logits(self.action_space, jnp.zeros(num_logits(self.action_space)))
-        if not isinstance(action_mask, tuple):
+        if action_mask is not None:
             actions = actions.masked(action_mask)
         drawn = action_from_program(self.action_space, actions.sample(key), jnp)
         if not is_tree(self.action_space):
@@ -439,7 +439,7 @@ def _resolved(
     masked = rollout_spec.masked or has_mask(policy_spec.observation_space)
 
     def first_action(key):
-        mask = jnp.ones(mask_length(space), bool) if masked else ()
+        mask = jnp.ones(mask_length(space), bool) if masked else None
         action = act(policy_spec.observation_space.sample(key), key, mask)
         return action if is_tree(space) else jnp.asarray(action)
 

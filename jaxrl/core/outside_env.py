@@ -28,8 +28,9 @@ class OutsideState(struct.PyTreeNode):
     """What a compiled program is told of the state of a copy."""
 
     copy: jax.Array  # i32[]  its number
-    acting: PyTree = ()  # {agent: bool[]}  who acts next, where agents may wait
-    action_mask: PyTree = ()  # {agent: bool[A]}, or bool[A] of one agent, where there are masks
+    acting: PyTree | None = None  # {agent: bool[]}  who acts next, where agents may wait
+    # {agent: bool[A]}, or bool[A] of one agent, where there are masks
+    action_mask: PyTree | None = None
 
 
 class _Outside:
@@ -89,8 +90,8 @@ class _Outside:
         return {agent: value(agent) for agent in self.spec.agents}
 
     def _state(self) -> OutsideState:
-        acting = self._each(lambda agent: jnp.array(True)) if self.spec.waits else ()
-        masks = ()
+        acting = self._each(lambda agent: jnp.array(True)) if self.spec.waits else None
+        masks = None
         if self.spec.masked:
             masks = self._each(
                 lambda agent: jnp.ones(mask_length(self.spec.action_spaces[agent]), bool)
@@ -196,4 +197,4 @@ def zeros_of(space: Space) -> PyTree:
 
 def _of_one_agent(state: OutsideState) -> OutsideState:
     mask = state.action_mask
-    return state if isinstance(mask, tuple) else state.replace(action_mask=mask[DEFAULT_AGENT])
+    return state if mask is None else state.replace(action_mask=mask[DEFAULT_AGENT])

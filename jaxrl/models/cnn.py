@@ -12,7 +12,6 @@ from jaxrl.core.errors import UsageError
 from jaxrl.core.spaces import Box, Space, is_tree, parts_of, space_of, tree_of
 from jaxrl.core.types import Key, PyTree
 from jaxrl.models.mlp import ACTIVATIONS, MLP, draw_layer, noise_for
-from jaxrl.models.model import is_missing
 from jaxrl.ops.distributions import Distribution
 
 # (number of filters, kernel size, stride) of each layer
@@ -122,7 +121,7 @@ class CNN:
     def _features(self, layers: PyTree, part: str, obs: PyTree) -> PyTree:
         """f32[..., features] in place of each image of what a part reads."""
         space, layers = self._spaces[part], layers[part]
-        if is_missing(obs):
+        if obs is None:
             return obs
 
         def read(image: Space, layers: PyTree, values: jax.Array) -> jax.Array:

@@ -12,7 +12,6 @@ import numpy as np
 from jaxrl.core.errors import UsageError
 from jaxrl.core.spaces import Box, Discrete, MultiDiscrete, Space, is_tree, parts_of, tree_of
 from jaxrl.core.types import Key, PyTree
-from jaxrl.models.model import is_missing
 from jaxrl.ops.distributions import (
     Distribution,
     from_logits,
@@ -128,7 +127,7 @@ class MLP:
     ) -> tuple[Distribution, jax.Array]:
         """As `apply`, with separate inputs for the value; not with shared layers.
 
-        Without an input for the value, (), it is 0.
+        Without an input for the value, None, it is 0.
         """
         return self._heads(params, policy_obs, value_obs, is_input=True)
 
@@ -137,7 +136,7 @@ class MLP:
     ):
         spaces = self._spaces if is_input else {"policy": None, "value": None}
         logits = self._network(params["policy"], policy_inputs, spaces["policy"])
-        if is_missing(value_inputs):
+        if value_inputs is None:
             value = jnp.zeros((*logits.shape[:-1], 1))
         else:
             value = self._network(params["value"], value_inputs, spaces["value"])

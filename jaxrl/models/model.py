@@ -63,16 +63,11 @@ class RecurrentModel(Protocol):
 class ActorCritic(struct.PyTreeNode):
     """A value for the policy network and one for a value network that reads other observations.
 
-    As a model's input, `value` is () where a policy acts without its critic; values are then 0.
+    As a model's input, `value` is None where a policy acts without its critic; values are then 0.
     """
 
     policy: PyTree
-    value: PyTree = ()
-
-
-def is_missing(value_input: PyTree) -> bool:
-    """Whether there is nothing for the value network to read."""
-    return not jax.tree.leaves(value_input)
+    value: PyTree | None = None
 
 
 def has_memory(model: Model | RecurrentModel) -> bool:

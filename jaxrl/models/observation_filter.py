@@ -45,11 +45,11 @@ class ObservationFilter:
         is_number = isinstance(part, Box) and part.size > 0
         return self._is_on and is_number and not self.is_scaled(part)
 
-    def initial(self) -> RunningMeanStd | tuple:
-        """Statistics of no rows; () if no part is normalised."""
+    def initial(self) -> RunningMeanStd | None:
+        """Statistics of no rows; None if no part is normalised."""
         spaces = self.numbers(tree_of(self.space))
         if not jax.tree.leaves(spaces):
-            return ()
+            return None
         return init_running_stats(jax.tree.map(lambda part: part.shape, spaces))
 
     def numbers(self, obs: PyTree) -> PyTree:
@@ -59,12 +59,12 @@ class ObservationFilter:
         parts = parts_of(self.space, obs)
         return {name: values for name, part, values in parts if self.is_normalised(part)}
 
-    def read(self, moments: RunningMeanStd | tuple, obs: PyTree) -> PyTree:
+    def read(self, moments: RunningMeanStd | None, obs: PyTree) -> PyTree:
         """Observations [..., *space.shape] as a network reads them."""
         if not self._is_on and not self.normalize_images:
             return obs
         normal = {}
-        if isinstance(moments, RunningMeanStd):
+        if moments is not None:
             as_floats = lambda values: values.astype(jnp.float32)
             normal = normalise(moments, jax.tree.map(as_floats, self.numbers(obs)))
         if not is_tree(self.space):

@@ -46,26 +46,26 @@ class PolicyWeights(struct.PyTreeNode):
     """All numbers that determine a policy's actions."""
 
     params: PyTree  # of the model, trained
-    # Of the observations, with a centralised critic an `ActorCritic` of two; () without a filter.
-    filter: RunningMeanStd | ActorCritic | tuple = ()
+    # Of the observations, with a centralised critic an `ActorCritic` of two; None without a filter.
+    filter: RunningMeanStd | ActorCritic | None = None
 
 
 class PolicyState(struct.PyTreeNode):
-    """The memory of a policy within an episode, [...]; () for what the policy does not use."""
+    """The memory of a policy within an episode, [...]; None for what the policy does not use."""
 
-    carry: PyTree = ()  # of the model
-    prev_action: PyTree = ()  # as the model's distribution has it; zeros at first
-    prev_reward: PyTree = ()  # f32; 0 at first
+    carry: PyTree | None = None  # of the model
+    prev_action: PyTree | None = None  # as the model's distribution has it; zeros at first
+    prev_reward: jax.Array | None = None  # f32; 0 at first
 
 
 class PolicyInputs(struct.PyTreeNode):
-    """Inputs of a policy besides the observation, [...]; () for what the policy does not use."""
+    """Inputs of a policy besides the observation, [...]; None for what the policy does not use."""
 
-    action_mask: PyTree = ()  # bool[..., A]  the possible actions
-    agent_id: PyTree = ()  # i32  the number of the agent among those of the policy, from 0
-    prev_action: PyTree = ()
-    prev_reward: PyTree = ()
-    critic: PyTree = ()  # what a centralised critic sees, as `CriticSpec.space` has it
+    action_mask: jax.Array | None = None  # bool[..., A]  the possible actions
+    agent_id: jax.Array | None = None  # i32  the number of the agent among the policy's, from 0
+    prev_action: PyTree | None = None
+    prev_reward: jax.Array | None = None
+    critic: PyTree | None = None  # what a centralised critic sees, as `CriticSpec.space` has it
 
 
 NOTHING_KEPT, NOTHING_TOLD = PolicyState(), PolicyInputs()
@@ -192,7 +192,7 @@ class PolicySpec:
             return ActorCritic(policy)
         return ActorCritic(policy, ObservationFilter(self.critic.space[OBSERVATION], *settings))
 
-    def initial_filter(self) -> RunningMeanStd | ActorCritic | tuple:
+    def initial_filter(self) -> RunningMeanStd | ActorCritic | None:
         policy = self.filters.policy.initial()
         if self.critic is None or self.observation_filter is None:
             return policy
@@ -200,11 +200,11 @@ class PolicySpec:
 
     def next_filter(
         self,
-        moments: RunningMeanStd | ActorCritic | tuple,
+        moments: RunningMeanStd | ActorCritic | None,
         obs: PyTree,
         inputs: PolicyInputs,
         with_rows: Callable[[RunningMeanStd, PyTree], RunningMeanStd],
-    ) -> RunningMeanStd | ActorCritic | tuple:
+    ) -> RunningMeanStd | ActorCritic | None:
         """The statistics with those of more observations.
 
         Args:
@@ -212,8 +212,8 @@ class PolicySpec:
         """
 
         def updated(moments, observation_filter, seen):
-            if isinstance(moments, tuple):
-                return moments
+            if moments is None:
+                return None
             return with_rows(moments, observation_filter.numbers(seen))
 
         obs = self.observed(obs)
@@ -231,15 +231,15 @@ class PolicySpec:
     def initial_state(self, batch_shape: tuple[int, ...]) -> PolicyState:
         """The policy's state at the start of an episode."""
         return PolicyState(
-            carry=self.model.initial_carry(batch_shape) if self.has_memory else (),
-            prev_action=self.zero_action(batch_shape) if self.told.prev_action else (),
-            prev_reward=jnp.zeros(batch_shape) if self.told.prev_reward else (),
+            carry=self.model.initial_carry(batch_shape) if self.has_memory else None,
+            prev_action=self.zero_action(batch_shape) if self.told.prev_action else None,
+            prev_reward=jnp.zeros(batch_shape) if self.told.prev_reward else None,
         )
 
     def next_state(self, carry: PyTree, action: PyTree, reward: jax.Array) -> PolicyState:
         """The policy's state after a step: carry from `apply`, sampled action, reward, [...]."""
-        prev_action = action if self.told.prev_action else ()
-        return PolicyState(carry, prev_action, reward if self.told.prev_reward else ())
+        prev_action = action if self.told.prev_action else None
+        return PolicyState(carry, prev_action, reward if self.told.prev_reward else None)
 
     def wait(
         self, active: jax.Array, after: PolicyState, before: PolicyState, reward: jax.Array
@@ -254,13 +254,16 @@ class PolicySpec:
         return carried(begins, self.initial_state(begins.shape), policy_state)
 
     def inputs(
-        self, policy_state: PolicyState, action_mask: PyTree = (), agent_id: PyTree = ()
+        self,
+        policy_state: PolicyState,
+        action_mask: jax.Array | None = None,
+        agent_id: jax.Array | None = None,
     ) -> PolicyInputs:
         """The inputs that the policy uses, of those available."""
         needs_id = self.told.num_agents or (self.critic and self.critic.told.num_agents)
         return PolicyInputs(
             action_mask,
-            agent_id if needs_id else (),
+            agent_id if needs_id else None,
             policy_state.prev_action,
             policy_state.prev_reward,
         )
@@ -287,7 +290,7 @@ class PolicySpec:
         )
 
     def read(
-        self, moments: RunningMeanStd | ActorCritic | tuple, obs: PyTree, inputs: PolicyInputs
+        self, moments: RunningMeanStd | ActorCritic | None, obs: PyTree, inputs: PolicyInputs
     ) -> PyTree:
         """The model's input for observations `[..., *observation_space.shape]`."""
         apart = isinstance(moments, ActorCritic)
@@ -297,13 +300,13 @@ class PolicySpec:
         read = self._read(filters.policy, of_policy, seen, self.told, inputs)
         if self.critic is None:
             return read
-        if isinstance(inputs.critic, tuple):
+        if inputs.critic is None:
             return ActorCritic(read)
         of_critic = moments.value if apart else moments
         critic = self._read(filters.value, of_critic, inputs.critic, self.critic.told, inputs)
         return ActorCritic(read, critic)
 
-    def read_alone(self, moments: RunningMeanStd | ActorCritic | tuple, obs: PyTree) -> PyTree:
+    def read_alone(self, moments: RunningMeanStd | ActorCritic | None, obs: PyTree) -> PyTree:
         """Observations as the model reads them, without what else it is told."""
         of_policy = moments.policy if isinstance(moments, ActorCritic) else moments
         seen = {OBSERVATION: self.observed(obs)}
@@ -312,7 +315,7 @@ class PolicySpec:
     def _read(
         self,
         observation_filter: ObservationFilter,
-        moments: RunningMeanStd | tuple,
+        moments: RunningMeanStd | None,
         seen: dict[str, PyTree],
         told: InputsSpec,
         inputs: PolicyInputs,
@@ -325,8 +328,8 @@ class PolicySpec:
             used["prev_action"] = unpacked(spaces["prev_action"], used["prev_action"])
         return _only({**seen, **used})
 
-    def action_mask(self, obs: PyTree, inputs: PolicyInputs) -> PyTree:
-        """The possible actions, bool[..., A], from the observation or `inputs`; else ()."""
+    def action_mask(self, obs: PyTree, inputs: PolicyInputs) -> jax.Array | None:
+        """The possible actions, bool[..., A], from the observation or `inputs`; else None."""
         if not has_mask(self.observation_space):
             return inputs.action_mask
         mask, axes = obs[MASK], len(self.observation_space[MASK].shape)
@@ -344,7 +347,7 @@ class PolicySpec:
         if self.has_memory:
             distribution, value, carry = self.model.apply(*read, policy_state.carry)
         else:
-            (distribution, value), carry = self.model.apply(*read), ()
+            (distribution, value), carry = self.model.apply(*read), None
         return _masked(distribution, self.action_mask(obs, inputs)), value, carry
 
     def explored(self, distribution: Distribution, env_steps: jax.Array) -> Distribution:
@@ -376,9 +379,9 @@ class PolicySpec:
         self,
         params: PyTree,
         inputs: PyTree,
-        action_mask: PyTree,
-        carry: PyTree = (),
-        begins: PyTree = (),
+        action_mask: jax.Array | None,
+        carry: PyTree | None = None,
+        begins: jax.Array | None = None,
         waited: jax.Array | None = None,
     ) -> tuple[Distribution, jax.Array]:
         """(distribution, value) of model inputs: rows [B, ...], with memory sequences [L, B, ...].
@@ -488,5 +491,5 @@ def _only(parts: dict[str, Any]) -> Any:
     return parts if len(parts) > 1 else next(iter(parts.values()))
 
 
-def _masked(distribution: Distribution, action_mask: PyTree) -> Distribution:
-    return distribution if isinstance(action_mask, tuple) else distribution.masked(action_mask)
+def _masked(distribution: Distribution, action_mask: jax.Array | None) -> Distribution:
+    return distribution if action_mask is None else distribution.masked(action_mask)

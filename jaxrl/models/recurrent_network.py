@@ -9,7 +9,6 @@ import jax
 from jaxrl.core.types import Key, PyTree
 from jaxrl.models.cnn import CNN
 from jaxrl.models.mlp import MLP
-from jaxrl.models.model import is_missing
 from jaxrl.ops.distributions import Distribution
 
 
@@ -92,8 +91,8 @@ class RecurrentNetwork:
         outputs, after = [], {}
         for part, torso in self._parts.items():
             seen = obs if self.value_torso is None else getattr(obs, part)
-            if is_missing(seen):
-                outputs.append(())
+            if seen is None:
+                outputs.append(None)
                 after[part] = carry[part]
                 continue
             features = torso.features(params[part]["torso"], seen)

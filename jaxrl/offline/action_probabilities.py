@@ -57,8 +57,8 @@ class _Read(NamedTuple):
 
     log_prob: jax.Array  # f32[R]
     expected: jax.Array  # f32[R, G]
-    behaviour_logp: jax.Array | tuple  # f32[R]  as its recorded distribution has it
-    is_mode: jax.Array | tuple  # bool[R]  the likeliest action of that distribution
+    behaviour_logp: jax.Array | None  # f32[R]  as its recorded distribution has it
+    is_mode: jax.Array | None  # bool[R]  the likeliest action of that distribution
 
 
 def judge_actions(policy: Any, agent: AgentId, rows: AgentRows) -> JudgedActions:
@@ -77,7 +77,7 @@ def judge_actions(policy: Any, agent: AgentId, rows: AgentRows) -> JudgedActions
         lambda space, leaf: np.asarray(leaf, space.dtype), spec.observation_space, rows.obs
     )
     known = rows.dist_inputs is not None and rows.dist_inputs.shape[1:] == (_num_inputs(spec),)
-    dist_inputs = np.asarray(rows.dist_inputs, np.float32) if known else ()
+    dist_inputs = np.asarray(rows.dist_inputs, np.float32) if known else None
     tree = (obs, _as_sampled(spec, rows.action), _inputs(policy, agent, rows), dist_inputs)
     read_all = _in_sequences if spec.has_memory else _in_chunks
     read = read_all(spec, policy.weights, tree, rows.lengths)
@@ -134,10 +134,10 @@ def _inputs(policy: Any, agent: AgentId, rows: AgentRows) -> PolicyInputs:
     place = policy.agents.index(agent) if told.num_agents else 0
     action = _as_sampled(policy.policy_spec, rows.action)
     return PolicyInputs(
-        action_mask=np.asarray(rows.action_mask, bool) if masked else (),
-        agent_id=np.full(count, place, np.int32) if told.num_agents else (),
-        prev_action=_previous(action, rows.lengths) if told.prev_action else (),
-        prev_reward=_previous(rows.reward, rows.lengths) if told.prev_reward else (),
+        action_mask=np.asarray(rows.action_mask, bool) if masked else None,
+        agent_id=np.full(count, place, np.int32) if told.num_agents else None,
+        prev_action=_previous(action, rows.lengths) if told.prev_action else None,
+        prev_reward=_previous(rows.reward, rows.lengths) if told.prev_reward else None,
     )
 
 
@@ -212,11 +212,11 @@ def _read(
     obs: PyTree,
     action: jax.Array,
     inputs: PolicyInputs,
-    dist_inputs: PyTree,
+    dist_inputs: jax.Array | None,
 ) -> _Read:
     """Rows [R, ...], or with memory sequences [L, B, ...] that begin with their episode."""
     batch_shape = action.shape[: action.ndim - len(spec.zero_action(()).shape)]
-    carry, begins = (), ()
+    carry = begins = None
     if spec.has_memory:
         carry = spec.model.initial_carry(batch_shape[1:])
         begins = jnp.broadcast_to(jnp.arange(batch_shape[0])[:, None] == 0, batch_shape)
@@ -229,8 +229,8 @@ def _read(
     )
     log_prob = distribution.log_prob(action)
     expected = expected_features(distribution, batch_shape)
-    if isinstance(dist_inputs, tuple):
-        return _Read(log_prob, expected, (), ())
+    if dist_inputs is None:
+        return _Read(log_prob, expected, None, None)
     behaviour = from_logits(spec.action_space, dist_inputs, spec.action_distribution)
     axes = tuple(range(len(batch_shape), action.ndim))
     is_mode = jnp.all(behaviour.mode() == action, axis=axes)
@@ -282,7 +282,7 @@ def _check_rows(policy: Any, who: str, rows: AgentRows) -> None:
 
 def _check_behaviour(who: str, rows: AgentRows, read: _Read, is_box: bool) -> None:
     """Refuses log-probabilities that cannot be those of the recorded actions."""
-    if isinstance(read.is_mode, tuple):
+    if read.is_mode is None:
         return
     distance = np.abs(read.behaviour_logp - rows.action_logp)
     if np.mean(distance > LOGP_TOLERANCE * (1 + np.abs(rows.action_logp))) > LOGP_TOLERANCE:

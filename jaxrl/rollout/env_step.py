@@ -313,7 +313,7 @@ def policy_inputs(
 ) -> tuple[PolicyInputs, ...]:
     """The policies' inputs beside observations of these states, by group; masks only if wanted."""
     groups = spec.grouping.groups
-    possible = [()] * len(groups)
+    possible = [None] * len(groups)
     if masks and spec.masked:
         mask = jax.vmap(lambda state: raw_action_mask(spec.env, state, env_params))(state)
         possible = spec.grouping.gather(mask)

@@ -110,7 +110,7 @@ def scatter_on_host(
 
 def told_state(spec: RolloutSpec, told: Any, copies: np.ndarray) -> OutsideState:
     """What a program is told of copies' states, in the form that the environment declares."""
-    acting, masks = (), ()
+    acting = masks = None
     waits, masked = _tells(spec.env)
     if waits:
         agents = enumerate(spec.grouping.agents)

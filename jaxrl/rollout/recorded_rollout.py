@@ -30,7 +30,7 @@ class Lanes(NamedTuple):
     obs: PyTree  # [T, N, E, M, ...]
     next_obs: PyTree  # [T, N, E, M, ...]
     action: PyTree  # [T, N, E, M, ...]  as the policy has it
-    action_mask: PyTree  # bool[T, N, E, M, A]; () without masks
+    action_mask: jax.Array | None  # bool[T, N, E, M, A]; None without masks
     dist_inputs: jax.Array  # f32[T, N, E, M, K]  of the distribution that it was drawn from
     has_dist_inputs: jax.Array  # bool[T, N, E, M]
     log_prob: jax.Array  # f32[T, N, E, M]
@@ -75,7 +75,7 @@ def _trajectory(
     agent_ids = group.agent_ids(num_envs)
 
     def values(obs, policy_state):
-        inputs = policy_spec.inputs(policy_state, (), agent_ids)
+        inputs = policy_spec.inputs(policy_state, None, agent_ids)
         return apply(weights, obs, policy_state, inputs)[1]
 
     def no_values(obs, policy_state):

@@ -45,7 +45,7 @@ def model_outputs(step: Any, env_action: PyTree | None) -> dict[str, PyTree]:
     }
     if env_action is not None:
         outputs["actions_for_env"] = env_action
-    if not isinstance(step.inputs.action_mask, tuple):
+    if step.inputs.action_mask is not None:
         outputs["action_mask"] = step.inputs.action_mask
     return outputs
 

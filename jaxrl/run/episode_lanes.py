@@ -267,7 +267,7 @@ def _empty(policy_spec: PolicySpec, shape: tuple[int, ...], *, masked: bool) -> 
         obs=obs(),
         next_obs=obs(),
         action=jax.tree.map(np.array, policy_spec.zero_action(shape)),
-        action_mask=np.ones((*shape, mask_length(space)), bool) if masked else (),
+        action_mask=np.ones((*shape, mask_length(space)), bool) if masked else None,
         dist_inputs=np.ones((*shape, width), np.float32),
         log_prob=np.zeros(shape, np.float32),
         reward=np.zeros(shape, np.float32),

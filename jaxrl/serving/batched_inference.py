@@ -92,7 +92,7 @@ class BatchedPolicy:
         state = self.fresh_state
         if self.remembers:
             state = jax.tree.map(lambda *leaves: np.stack(leaves), *(row.state for row in padded))
-        mask = np.stack([row.mask for row in padded]) if self.policy.masked else ()
+        mask = np.stack([row.mask for row in padded]) if self.policy.masked else None
         agent_id = np.array([row.agent_id for row in padded], np.int32)
         explore = np.array([row.explore for row in padded])
         self._calls += 1

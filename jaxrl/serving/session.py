@@ -399,6 +399,6 @@ class Session:
             if episode.record is not None:
                 episode.record.reward(agent, value)
             state = episode.states[agent]
-            if not isinstance(state.prev_reward, tuple):
+            if state.prev_reward is not None:
                 total = np.float32(state.prev_reward + value)
                 episode.states[agent] = state.replace(prev_reward=total)

@@ -60,7 +60,7 @@ def probe(source: Source, made: Any) -> EnvForm:
 
 
 def possible_actions(
-    spec: VectorSpec, masks: dict[AgentId, np.ndarray] | tuple, num_envs: int
+    spec: VectorSpec, masks: dict[AgentId, np.ndarray] | None, num_envs: int
 ) -> dict[AgentId, PyTree]:
     """Actions of all agents in all copies: the first possible ones, of Boxes those nearest to 0."""
     masks = masks or dict.fromkeys(spec.agents)

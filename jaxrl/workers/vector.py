@@ -49,7 +49,7 @@ class FirstObs(NamedTuple):
     """The first observations of all copies."""
 
     obs: dict[AgentId, PyTree]  # [E, ...]
-    action_mask: dict[AgentId, np.ndarray] | tuple  # bool[E, A]; () without masks
+    action_mask: dict[AgentId, np.ndarray] | None  # bool[E, A]; None without masks
     acting: np.ndarray  # bool[E, M]  who acts next, where agents may wait
 
 
@@ -67,7 +67,7 @@ class VectorSteps(NamedTuple):
     # episode_done is false.
     lost: np.ndarray
     metrics: dict[str, np.ndarray]  # f32[e]
-    action_mask: dict[AgentId, np.ndarray] | tuple  # bool[e, A]  of `obs`; () without masks
+    action_mask: dict[AgentId, np.ndarray] | None  # bool[e, A]  of `obs`; None without masks
     acting: np.ndarray  # bool[e, M]  who acts next, where agents may wait
 
 
@@ -197,8 +197,8 @@ class Results:
                 values[self._agents[index]] = group.form.build(parts)
         return {agent: values[agent] for agent in self._agents}
 
-    def _masks(self, rows: slice) -> dict[AgentId, np.ndarray] | tuple:
+    def _masks(self, rows: slice) -> dict[AgentId, np.ndarray] | None:
         masks = {}
         for group, block in zip(self._arrays.acted, self._arrays.mask, strict=False):
             masks |= {self._agents[i]: block[rows, k] for k, i in enumerate(group.members)}
-        return {agent: masks[agent] for agent in self._agents} if masks else ()
+        return {agent: masks[agent] for agent in self._agents} if masks else None

@@ -145,7 +145,7 @@ def test_masks_are_used_where_each_episode_has_its_own(tmp_path):
         del agent.extra_model_outputs["action_mask"]
     written(tmp_path / "parts", episodes)
     (data,) = data_of(config.replace(input=str(tmp_path / "parts")))
-    assert data.steps.inputs.action_mask == ()
+    assert data.steps.inputs.action_mask is None
 
 
 @pytest.mark.parametrize("kind", ["gaussian", "beta", "squashed_gaussian"])
@@ -199,7 +199,7 @@ def test_the_log_probability_reported_is_that_of_the_policy(tmp_path):
     metrics, runner = update_once(BCConfig(env="cartpole", input=source, lr=0.0, **SMALL))
     spec = BCConfig(env="cartpole", input=source, **SMALL).build().policy_specs[0]
     params = jax.tree.map(lambda leaf: leaf[0], runner.learners[0].params)
-    distribution, _ = spec.evaluate_actions(params, jnp.zeros((1, 4)), ())
+    distribution, _ = spec.evaluate_actions(params, jnp.zeros((1, 4)), None)
     assert metrics["log_prob"] == pytest.approx(float(distribution.log_prob(jnp.array([1]))[0]))
 
 
@@ -230,7 +230,7 @@ def test_a_value_goes_on_after_a_truncated_episode_and_ends_with_a_terminated_on
         runner, _ = jax.jit(jaxrl.make_train(config))(jax.random.key(0))
         params = jax.tree.map(lambda leaf: leaf[0], runner.learners[0].params)
         spec = config.build().policy_specs[0]
-        _, value = spec.evaluate_actions(params, jnp.zeros((1, 4)), ())
+        _, value = spec.evaluate_actions(params, jnp.zeros((1, 4)), None)
         assert float(value[0]) == pytest.approx(expected, abs=0.05)
 
 

@@ -71,16 +71,16 @@ def test_before_the_first_rows_numbers_are_as_they_are():
 def test_pictures_are_scaled_without_a_filter_where_it_is_asked_for(space):
     observation_filter = ObservationFilter(space, None, normalize_images=True)
     obs = drawn(np.random.default_rng(3), 4)
-    read = observation_filter.read((), obs if space == PARTS else obs["cam"])
+    read = observation_filter.read(None, obs if space == PARTS else obs["cam"])
     scaled = read["cam"] if space == PARTS else read
     np.testing.assert_allclose(scaled, obs["cam"] / np.float32(255), rtol=1e-6)
-    assert observation_filter.initial() == ()
+    assert observation_filter.initial() is None
 
 
 def test_codes_in_bytes_are_scaled_by_their_own_bounds():
     codes = Box(0, 12, (5, 5, 2), "uint8")
     read = ObservationFilter(Dict({"view": codes}), MEAN_STD).read(
-        (), {"view": np.full((5, 5, 2), 6)}
+        None, {"view": np.full((5, 5, 2), 6)}
     )
     np.testing.assert_allclose(read["view"], 0.5)
 

@@ -93,7 +93,7 @@ class JaxVector:
 
     def _told(self, state: Any) -> tuple:
         """(masks, who acts) of states."""
-        masks, acting = (), ()
+        masks, acting = None, ()
         if self.spec.masked:
             mask = jax.vmap(lambda state: raw_action_mask(self.env, state, self.params))(state)
             masks = self._by_agent(mask)

@@ -138,7 +138,7 @@ def _end_values(spec: BCSpec, learner: BCState, ends: Steps | None) -> jax.Array
     if not spec.is_weighted:
         return None
     inputs = spec.policy_spec.read(learner.filter, ends.obs, ends.inputs)
-    return spec.policy_spec.evaluate_actions(learner.params, inputs, ())[1]
+    return spec.policy_spec.evaluate_actions(learner.params, inputs, None)[1]
 
 
 def _loss(

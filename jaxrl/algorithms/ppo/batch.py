@@ -30,7 +30,7 @@ class Batch(struct.PyTreeNode):
     advantage: jax.Array  # f32
     target: jax.Array  # f32
     weight: jax.Array  # f32  1 where the agent acted, else 0
-    action_mask: PyTree = ()  # bool[..., A]; () where every action is possible
+    action_mask: jax.Array | None = None  # bool[..., A]; None where every action is possible
     is_first: PyTree = ()  # bool  with memory: the row is the first of its episode
     # bool  with memory, where agents may wait: the carry stays as it is
     waited: jax.Array | None = None

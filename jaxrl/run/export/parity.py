@@ -80,7 +80,7 @@ def recorded_steps(players: Any, policy: PolicyId, step: PolicyStep) -> Steps:
         {
             name: of_policy(_finite(getattr(told, field)))
             for name, field in TOLD.items()
-            if not isinstance(getattr(told, field), tuple)
+            if getattr(told, field) is not None
         },
     )
     num_agents = len(spec.grouping.groups[group].agents[index])

@@ -86,8 +86,8 @@ class PolicyStep:
         obs, batch = self._observations(inputs)
         told = self.policy_spec.inputs(
             self._policy_state(inputs, batch),
-            () if self._mask_in_obs else inputs.get(MASK_INPUT, ()),
-            inputs.get(AGENT, ()),
+            None if self._mask_in_obs else inputs.get(MASK_INPUT),
+            inputs.get(AGENT),
         )
         weights = jax.tree.map(jnp.asarray, self.weights)
         # In full precision on every device, for a file acts as the policy did in its parity check.
@@ -97,7 +97,7 @@ class PolicyStep:
             )
         actions = dict(zip(self.action_names, jax.tree.leaves(action), strict=True))
         outputs = {**actions, DIST_INPUTS: dist_inputs(distribution)}
-        leaves = self._state_structure.flatten_up_to(after.replace(prev_reward=()))
+        leaves = self._state_structure.flatten_up_to(after.replace(prev_reward=None))
         kept = {tensor.name for tensor in self.state}
         for name, leaf in zip(self._all_state, leaves, strict=True):
             if name in kept:
@@ -144,7 +144,7 @@ class PolicyStep:
             for name, leaf in zip(self._all_state, leaves, strict=True)
         ]
         state = jax.tree.unflatten(self._state_structure, given)
-        return state.replace(prev_reward=inputs.get(PREV_REWARD, ()))
+        return state.replace(prev_reward=inputs.get(PREV_REWARD))
 
     def _traced_outputs(self) -> tuple[Tensor, ...]:
         shapes = jax.eval_shape(self, rows(self.inputs, 1))
@@ -244,7 +244,7 @@ def _state_tensors(policy_spec: PolicySpec) -> tuple[tuple[Tensor, ...], PyTree]
 
 def _without_reward(state: PolicyState) -> PolicyState:
     """The state without the last reward, which the environment says and no step keeps."""
-    return state.replace(prev_reward=())
+    return state.replace(prev_reward=None)
 
 
 def _prefixed(prefix: str, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:

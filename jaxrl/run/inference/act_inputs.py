@@ -66,7 +66,7 @@ class ActReader:
         obs, batch_shape = self._observation(observation)
         policy_state = self._policy_state(agent, batch_shape, arguments)
         agent_id = jnp.full(batch_shape, self._number_of(agent), jnp.int32)
-        action_mask = ()
+        action_mask = None
         if masked or mask is not None:
             action_mask = read_mask(self.policy_spec.action_space, mask, batch_shape, self.policy)
         inputs = self.policy_spec.inputs(policy_state, action_mask, agent_id)

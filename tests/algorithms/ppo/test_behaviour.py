@@ -171,7 +171,7 @@ def acted(behave, *, mask=None, seed=0):
 @functools.partial(jax.jit, static_argnums=0)
 def gradient_of(spec, params, played, hypers):
     played = as_if_by_policy(played)
-    batch = make_batch(spec, (), played, advantages_and_targets(spec, played, hypers))
+    batch = make_batch(spec, None, played, advantages_and_targets(spec, played, hypers))
     return gradient(params, spec, batch, hypers)[0]
 
 
@@ -255,7 +255,7 @@ def test_no_row_weighs_more_than_one_and_those_of_a_deterministic_behaviour_the_
 def test_what_the_policy_played_itself_stays_as_it_is():
     played = trajectory(jax.random.key(0))
     assert as_if_by_policy(played) is played
-    batch = make_batch(learner_spec(), (), played, (played.value, played.value))
+    batch = make_batch(learner_spec(), None, played, (played.value, played.value))
     assert batch.importance is None and batch.policy_weight is batch.weight
 
 
@@ -272,7 +272,7 @@ def test_an_exploration_one_update_late_is_weighed_once_from_what_was_drawn():
     """By the probability of the weights that learn over that of the exploration."""
     played, spec = acted(EpsilonGreedy(initial_epsilon=0.3)), learner_spec()
     params = MODEL.init(jax.random.key(1))
-    late = jax.jit(as_if_played_now, static_argnums=0)(spec, PolicyWeights(params, ()), played)
+    late = jax.jit(as_if_played_now, static_argnums=0)(spec, PolicyWeights(params, None), played)
     found = as_if_by_policy(late)
     now = MODEL.apply(params, played.obs)[0].log_prob(played.action)
     drawn = played.distribution.behaviour.log_prob(played.action)
@@ -365,7 +365,7 @@ def test_random_actions_before_the_noise_weigh_as_the_noise_would_have_played_th
 def test_noise_one_update_late_is_that_around_the_present_mean():
     """Played around 0, weighed around 0.5: N(-0.25; 0.5, 0.5) / N(-0.25; 0, 0.5)."""
     params = {"logits": jnp.array([[0.5, 0.0]]), "value": jnp.zeros(1)}
-    late = as_if_played_now(number_spec(), PolicyWeights(params, ()), noisy_row(-0.25))
+    late = as_if_played_now(number_spec(), PolicyWeights(params, None), noisy_row(-0.25))
     weight = np.exp((0.5**2 - 1.5**2) / 2)
     np.testing.assert_allclose(np.ravel(as_if_by_policy(late).importance), [weight], rtol=1e-5)
     found = noisy_gradient(late, mean=0.5)

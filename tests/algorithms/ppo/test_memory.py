@@ -165,7 +165,7 @@ def test_sequences_with_waits_are_judged_as_they_were_acted_on(policy, width):
 def test_a_stale_rollout_of_the_weights_that_learn_stays_as_it_is(config, policy):
     """The sequences are judged in parts of 24 rows, the last of them not full."""
     spec, params, path = second_rollouts(config)[policy]
-    now = jax.jit(as_if_played_now, static_argnums=0)(spec, PolicyWeights(params, ()), path)
+    now = jax.jit(as_if_played_now, static_argnums=0)(spec, PolicyWeights(params, None), path)
     there = np.asarray(path.active)
     for name in ("value", "next_value"):
         np.testing.assert_allclose(getattr(now, name)[there], getattr(path, name)[there], atol=1e-5)
@@ -189,10 +189,10 @@ def judge(spec, params, path):
     """
     policy_spec, layout = spec.policy_spec, batch_layout(spec.policy_spec, path.value.shape)
     estimates = path.value, path.value  # which are not judged
-    batch = make_batch(spec, (), path, estimates)
+    batch = make_batch(spec, None, path, estimates)
     minibatches = make_minibatches(spec, layout, batch, jax.random.key(0))
     sequences = minibatches.gather(jnp.arange(layout.num_pieces))
-    inputs = sequences.obs, (), sequences.carry, sequences.is_first, sequences.waited
+    inputs = sequences.obs, None, sequences.carry, sequences.is_first, sequences.waited
     distribution, value = policy_spec.evaluate_actions(params, *inputs)
     return value, distribution.log_prob(sequences.action), sequences
 

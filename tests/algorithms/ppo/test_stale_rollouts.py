@@ -27,7 +27,7 @@ def test_a_stale_rollout_has_the_distributions_and_values_of_the_weights_that_le
     played = trajectory(jax.random.key(0))
     params = MODEL.init(jax.random.key(1))
     spec = learner_spec(minibatch_size=minibatch_size)
-    now = judged(spec, PolicyWeights(params, ()), played)
+    now = judged(spec, PolicyWeights(params, None), played)
 
     distribution, value = MODEL.apply(params, played.obs.reshape(-1, 3))
     logits = np.asarray(distribution.logits).reshape(played.distribution.logits.shape)
@@ -49,9 +49,9 @@ def test_a_stale_rollout_has_the_distributions_and_values_of_the_weights_that_le
 def test_the_batch_of_a_stale_rollout_is_clipped_around_the_policy_that_learns():
     """Rows weigh as much as they are important to it, and the ratio begins at 1."""
     spec, played = learner_spec(), trajectory(jax.random.key(0))
-    now = judged(spec, PolicyWeights(MODEL.init(jax.random.key(1)), ()), played)
+    now = judged(spec, PolicyWeights(MODEL.init(jax.random.key(1)), None), played)
     ones = jnp.ones_like(played.value)
-    batch = jax.jit(functools.partial(make_batch, spec))((), now, (ones, ones))
+    batch = jax.jit(functools.partial(make_batch, spec))(None, now, (ones, ones))
     np.testing.assert_array_equal(batch.policy_weight, now.importance.reshape(-1))
     log_prob = now.distribution.log_prob(now.action).reshape(-1)
     np.testing.assert_allclose(batch.log_prob, log_prob, rtol=1e-5)

@@ -167,7 +167,7 @@ def test_a_gradient_part_by_part_is_the_gradient_of_the_whole(monkeypatch):
     params = MODEL.init(jax.random.key(3))
 
     def of_all_rows(params, path):
-        rows = make_batch(spec, (), path, advantages_and_targets(spec, path, numbers))
+        rows = make_batch(spec, None, path, advantages_and_targets(spec, path, numbers))
         return gradient(params, spec, rows, numbers)
 
     whole = jax.jit(of_all_rows)(params, path)

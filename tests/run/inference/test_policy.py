@@ -275,7 +275,7 @@ def test_a_policy_that_remembers_several_agents_and_none_is_pickled():
     config = PPOConfig(env="cartpole", fcnet_hiddens=(8,))
     group = config.build().grouping.groups[0]
     policy_spec = config.policy_spec("default_policy", group.observation_space, group.action_space)
-    policy = Policy(policy_spec, PolicyWeights((), ()), name="p")
+    policy = Policy(policy_spec, PolicyWeights((), None), name="p")
     policy._memory = {None: {"carry": np.ones(2)}, "a": {"carry": np.zeros(2)}}
     again = pickle.loads(pickle.dumps(policy))
     np.testing.assert_equal(again._memory, policy._memory)

@@ -79,7 +79,7 @@ def step_by_step(players, seed, number, explore=True):
     @jax.jit
     def act(obs, state, memory, time):
         noise = step_chance(spec, play_key, jnp.array([number], jnp.int32), time).noise
-        masks = dict.fromkeys(env.agents, ())
+        masks = dict.fromkeys(env.agents)
         if hasattr(env, "action_mask"):
             mask = env.action_mask(state, params)
             masks = {"default_agent": mask} if isinstance(env, Solo) else mask
