@@ -164,11 +164,11 @@ class Algorithm:
         env_params: PyTree = None,
         data: PyTree = (),
     ) -> tuple[RunnerState, Metrics, RecordedSteps | tuple]:
-        """`update`, with the steps that a `recording` algorithm keeps; () of any other."""
+        """`update`, with the steps that a `recording` algorithm keeps; None of any other."""
         given = {"data": data} if data else {}
         runner, rollout = self.collect(runner, env_params=env_params, **given)
         runner, metrics = self.learn(runner, rollout, hypers)
-        return runner, metrics, rollout.recorded if self.plays else ()
+        return runner, metrics, rollout.recorded if self.plays else None
 
     def recording(self, num_envs: int) -> "Algorithm":
         """This algorithm, whose rollouts hold the steps of the first environments as well."""

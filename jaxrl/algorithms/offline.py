@@ -93,7 +93,7 @@ class _OfflineLoop(Loop):
     ) -> RunnerState:
         _, init_key = start_keys(key)
         learners = self.init_learners(init_key, hypers)
-        nowhere = EnvBatch(state=(), obs=(), episodes=())
+        nowhere = EnvBatch(state=None, obs=(), episodes=None)
         return RunnerState(key, jnp.int32(0), learners, nowhere, self.empty_window())
 
     def collect(

@@ -346,7 +346,7 @@ def resolve_step(
 
 
 def raw_reset(
-    env: MultiAgentEnvironment, key: Key, params: PyTree, ended: tuple = ()
+    env: MultiAgentEnvironment, key: Key, params: PyTree, ended: tuple | None = None
 ) -> tuple[PyTree, PyTree]:
     """(obs, state) of a new episode; obs is [M, ...] if stacked, else a dict by agent id.
 
@@ -354,8 +354,8 @@ def raw_reset(
         ended: (state, whether the world terminated it) of the episode before, if `remembers(env)`.
     """
     reset = env.reset_stacked if is_stacked(env) else env.reset_env
-    reset = env.reset_after if ended else reset
-    obs, state = with_fast_keys(reset, key, *ended, params)
+    reset = reset if ended is None else env.reset_after
+    obs, state = with_fast_keys(reset, key, *(ended or ()), params)
     return obs, strongly_typed(state)
 
 

@@ -69,15 +69,15 @@ def all_present(num_envs: int, num_agents: int) -> jax.Array:
     return jnp.ones((num_envs, num_agents), bool)
 
 
-def next_present(spec: Any, present: PyTree, raw: RawStep) -> PyTree:
+def next_present(spec: Any, present: jax.Array | None, raw: RawStep) -> jax.Array | None:
     """bool[E, M_all]: the agents that have not left after a step, before any reset.
 
     Args:
         spec: a `RolloutSpec`.
-        present: before the step; () where no critic needs to know.
+        present: before the step; None where no critic needs to know.
     """
     if not spec.tells_present:
-        return ()
+        return None
     present = present & ~raw.terminated
     # Where agents do not wait, one that does not act has left.
     return present if spec.waits else present & raw.active
@@ -88,7 +88,7 @@ def critic_inputs(
     inputs: tuple[PolicyInputs, ...],
     obs: tuple[PyTree, ...],
     state: PyTree,
-    present: PyTree,
+    present: jax.Array | None,
     env_params: PyTree,
 ) -> tuple[PolicyInputs, ...]:
     """`inputs` by group, with what the centralised critics see in the same states.
@@ -97,7 +97,7 @@ def critic_inputs(
         spec: a `RolloutSpec`.
         obs: by group, [N, E, M, ...].
         state: of the environments, [E, ...].
-        present: bool[E, M_all], who has not left; () where no critic needs to know.
+        present: bool[E, M_all], who has not left; None where no critic needs to know.
     """
     critics = [policy_spec.critic for policy_spec in spec.policy_specs]
     sources = {critic.source for critic in critics if critic is not None}
@@ -125,7 +125,7 @@ def _for_each(leaf: jax.Array, num_policies: int, num_agents: int) -> jax.Array:
 
 
 def _seen_of_all(
-    spec: Any, obs: tuple[PyTree, ...], present: PyTree, env_params: PyTree
+    spec: Any, obs: tuple[PyTree, ...], present: jax.Array | None, env_params: PyTree
 ) -> dict[str, PyTree]:
     """What all agents observe, [E, ...]."""
     grouping, policy_specs = spec.grouping, spec.policy_specs
@@ -137,11 +137,11 @@ def _seen_of_all(
             values = jax.tree.map(lambda leaf, i=i: leaf[:, i], seen)
         else:
             values = seen[agent]
-        if not isinstance(present, tuple):
+        if present is not None:
             values = carried(present[:, i], values, jax.tree.map(jnp.zeros_like, values))
         by_agent[agent] = values
     parts = {OBSERVATION: _values_of_all(_observation_spaces(spec.env, env_params), by_agent)}
-    return parts if isinstance(present, tuple) else {**parts, PRESENT: present.astype(jnp.float32)}
+    return parts if present is None else {**parts, PRESENT: present.astype(jnp.float32)}
 
 
 def _observation_spaces(env: MultiAgentEnvironment, params: PyTree) -> dict[AgentId, Space]:

@@ -99,9 +99,10 @@ class EnvBatch(struct.PyTreeNode):
     returns: tuple[PyTree, ...] = ()
     # by group, `turns.Unfinished` [N, E, M, ...] where agents may wait
     unfinished: tuple[PyTree, ...] = ()
-    opponents: PyTree = ()  # i32[E]  the member of the pool that plays, where there is a pool
+    # i32[E]  the member of the pool that plays, where there is a pool
+    opponents: jax.Array | None = None
     # bool[E, M_all]  the agents that have not left, where a critic is told
-    present: jax.Array | tuple = ()
+    present: jax.Array | None = None
 
 
 class StepRandomness(NamedTuple):
@@ -192,8 +193,8 @@ def reset_envs(
         episodes,
         data,
         policy_states,
-        opponents=() if pool is None else pool.draw(keys),
-        present=all_present(num_envs, num_agents) if spec.tells_present else (),
+        opponents=None if pool is None else pool.draw(keys),
+        present=all_present(num_envs, num_agents) if spec.tells_present else None,
     )
 
 
@@ -432,7 +433,7 @@ def auto_reset(
         return restart_all(env, reset_keys(keys, step), raw, params)
 
     def reset(keys, step, params, ended):
-        if not ended:
+        if ended is None:
             return reset_all(env, reset_keys(keys, step), params)
         one_reset = lambda key, ended: raw_reset(env, key, params, ended)
         return jax.vmap(one_reset)(reset_keys(keys, step), ended)
@@ -464,7 +465,7 @@ def auto_reset(
         return reached
 
     # What a curriculum learns from.
-    ended = (raw.state, raw.all_terminated) if remembers(env) else ()
+    ended = (raw.state, raw.all_terminated) if remembers(env) else None
     operands = (raw.episode_done, (raw.obs, raw.state), keys, step, params, ended)
     return cond_any(jnp.any(raw.episode_done), reset_ended, as_reached, *operands)
 

@@ -140,7 +140,7 @@ class _Waiting:
         by_agent = told.reached._replace(
             obs=split(told.reached.obs),
             final_obs=split(told.reached.final_obs),
-            state=told.reached.state.replace(copy=()),
+            state=told.reached.state.replace(copy=None),
         )
         self.reached, self.now = jax.tree.leaves(by_agent), told.now
         self.actions = split(layouts.answer.views(self.answers).actions)
@@ -194,7 +194,7 @@ class Part:
         """Keeps a step, a `VectorSteps`."""
         if steps is not self._steps:  # the same as before where its arrays are the copies' own
             self._steps = steps
-            self._reached = jax.tree.leaves(told_of(self._game.spec, steps, ()))
+            self._reached = jax.tree.leaves(told_of(self._game.spec, steps, None))
         row = self._row
         for rows, leaf in zip(self._waiting.reached, self._reached, strict=True):
             rows[row] = leaf
@@ -253,7 +253,7 @@ def _begin(
     statics: tuple[RolloutSpec, int],
     weights: tuple[PolicyWeights, ...],
     envs: EnvBatch,
-    randomness: tuple[Key, jax.Array | tuple],
+    randomness: tuple[Key, jax.Array | None],
     env_params: PyTree,
 ) -> _Begun:
     """A rollout's buffers, its first actions and its noise."""
@@ -262,7 +262,7 @@ def _begin(
     noise = draw_randomness(spec, env_keys, num_steps).noise
     now = jax.tree.map(lambda leaf: leaf[0], (noise, env_steps))
     answer = _Answer(*act(spec, weights, envs, now, env_params))
-    playing = Playing(envs, Carries.zeros(spec, envs, num_steps), rows=(), step=jnp.int32(0))
+    playing = Playing(envs, Carries.zeros(spec, envs, num_steps), rows=None, step=jnp.int32(0))
     told = _Told(_nothing(spec, envs), now)
     row_of = functools.partial(_row_of, spec)
     stepped = answer.outputs, told.reached
@@ -308,7 +308,7 @@ def _choose(
 
 
 def _policies_of(envs: EnvBatch) -> EnvBatch:
-    return EnvBatch((), (), (), policy_states=envs.policy_states, present=envs.present)
+    return EnvBatch(None, (), None, policy_states=envs.policy_states, present=envs.present)
 
 
 @functools.partial(jax.jit, static_argnums=0, donate_argnums=2)

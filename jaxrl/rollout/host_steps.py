@@ -46,11 +46,11 @@ def first_envs(
     return _fresh_envs(spec, weights, obs, told_state(spec, first, copies), env_params)
 
 
-def told_of(spec: RolloutSpec, steps: Any, copies: np.ndarray | tuple) -> Reached:
+def told_of(spec: RolloutSpec, steps: Any, copies: np.ndarray | None) -> Reached:
     """A part's `VectorSteps`; observations are still by agent, [E, ...].
 
     Args:
-        copies: their numbers, i32[E]; () where they are known.
+        copies: their numbers, i32[E]; None where they are known.
     """
     return Reached(
         obs=steps.obs,
@@ -108,7 +108,7 @@ def scatter_on_host(
     return by_agent
 
 
-def told_state(spec: RolloutSpec, told: Any, copies: np.ndarray) -> OutsideState:
+def told_state(spec: RolloutSpec, told: Any, copies: np.ndarray | None) -> OutsideState:
     """What a program is told of copies' states, in the form that the environment declares."""
     acting = masks = None
     waits, masked = _tells(spec.env)
@@ -173,7 +173,7 @@ def raw_step_of(spec: RolloutSpec, reached: Reached) -> RawStep:
     truncated = truncated & ~terminated
     episode_done = reached.episode_done & ~reached.lost
     return RawStep(
-        obs=(),
+        obs=None,
         state=reached.state,
         reward=reward,
         terminated=terminated,

@@ -103,15 +103,15 @@ def pool_of(weights: tuple[PyTree, ...]) -> Opponents | None:
 
 def redrawn(
     weights: tuple[PyTree, ...],
-    members: PyTree,
+    members: jax.Array | None,
     episode_done: jax.Array,
     reset_keys: Key,
     step: jax.Array,
-) -> PyTree:
+) -> jax.Array | None:
     """Every environment's member after a step: another draw where its episode ended.
 
     Args:
-        members: i32[E], () where there is no pool.
+        members: i32[E], None where there is no pool.
         episode_done: bool[E].
         reset_keys, step: as of `auto_reset`.
     """

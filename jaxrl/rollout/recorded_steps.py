@@ -66,10 +66,10 @@ class RecordedAlone(NamedTuple):
         turns: list[Any],
         reached: tuple[PyTree, ...],
         all_terminated: jax.Array,
-    ) -> "RecordedAlone | tuple":
-        """Of the recorded environments; () if there are none."""
+    ) -> "RecordedAlone | None":
+        """Of the recorded environments; None if there are none."""
         if not spec.num_recorded:
-            return ()
+            return None
         env_actions = []
         for policy_spec, turn in zip(spec.policy_specs, turns, strict=True):
             env_actions.append(policy_spec.recorded(turn.action)[1])

@@ -50,7 +50,7 @@ class Trajectory(struct.PyTreeNode):
     # bool  no row of the agent: advantages pass over it; None where agents never wait (`turns`)
     waited: jax.Array | None = None
     # [C, N, E, M, ...]  the model's carry into each part that `PolicySpec.sequences` makes of T
-    carry: PyTree = ()
+    carry: PyTree | None = None
     # f32  of the action when it was chosen; None where that is the distribution's
     log_prob: jax.Array | None = None
     # f32  discounted, before rows that continue an episode of an earlier batch; None without those
@@ -77,9 +77,10 @@ class Rollout(struct.PyTreeNode):
     agent_steps: jax.Array  # i32[M_all]  rows in which each agent acted
     # {name: f32[T, E]}  of the callbacks
     hist_data: dict[str, jax.Array] = struct.field(default_factory=dict)
-    # [T, ...]  of the first environments, as they were played; () if none is recorded
-    recorded: RecordedSteps | tuple = ()
-    opponents: PyTree = ()  # i32[T, E]  the member of the pool that played, where there is a pool
+    # [T, ...]  of the first environments, as they were played; None if none is recorded
+    recorded: RecordedSteps | None = None
+    # i32[T, E]  the member of the pool that played, where there is a pool
+    opponents: jax.Array | None = None
     num_env_steps: jax.Array | None = None  # i32[]  of episodes that were not dropped; None: all
 
     over = former_attribute("over", "episode_done")
@@ -108,14 +109,14 @@ def play(
         envs, carries = state
         after, turns, ends, raw = _step(spec, weights, envs, randomness, env_params)
         carries = carries.record(envs.policy_states, turns, randomness.step)
-        reached = spec.grouping.gather(raw.obs) if spec.num_recorded else ()
+        reached = spec.grouping.gather(raw.obs) if spec.num_recorded else None
         alone = RecordedAlone.of(spec, turns, reached, raw.all_terminated)
         return (after, carries), (*packed(turns, ends), alone)
 
     start = envs, Carries.zeros(spec, envs, len(randomness.step))
     (envs, carries), (turns, ends, alone) = jax.lax.scan(step, start, randomness)
     turns, (*ends, opponents) = [turn.unpack() for turn in turns], ends.unpack()
-    recorded = recorded_steps(spec, turns, ends[1], alone) if alone else ()
+    recorded = recorded_steps(spec, turns, ends[1], alone) if spec.num_recorded else None
     envs, rollout = rollout_of(spec, weights, envs, (turns, ends, carries), env_params)
     return envs, rollout.replace(recorded=recorded, opponents=opponents)
 
@@ -394,14 +395,14 @@ def _values(
     obs: tuple,
     policy_states: tuple,
     inputs: tuple,
-    seen: tuple = (),
+    seen: tuple | None = None,
 ) -> tuple[jax.Array, ...]:
     """V by group, f32[N, E, M].
 
     Args:
         seen: (state, present, env_params) where there are centralised critics.
     """
-    if seen:
+    if seen is not None:
         inputs = critic_inputs(spec, inputs, obs, *seen)
     values = []
     for g, policy_spec in enumerate(spec.policy_specs):
@@ -415,10 +416,10 @@ def _values(
     return tuple(values)
 
 
-def _more_inputs(spec: RolloutSpec, envs: EnvBatch, env_params: PyTree) -> tuple[tuple, tuple]:
+def _more_inputs(spec: RolloutSpec, envs: EnvBatch, env_params: PyTree) -> tuple:
     """The last two arguments of `_values`."""
     inputs = policy_inputs(spec, envs.state, envs.policy_states, env_params, masks=False)
-    return inputs, (envs.state, envs.present, env_params) if spec.has_critics else ()
+    return inputs, (envs.state, envs.present, env_params) if spec.has_critics else None
 
 
 def agent_steps_of(grouping: Grouping, turns: Sequence[Turn | Trajectory]) -> jax.Array:

@@ -85,7 +85,7 @@ class EpisodeOutput:
         self._is_closed = False
         self.lost: str | None = None  # why no more episodes are written
 
-    def write(self, steps: RecordedSteps | tuple, count: int, before: Snapshot) -> None:
+    def write(self, steps: RecordedSteps | None, count: int, before: Snapshot) -> None:
         if self.writer is None:
             return
         chunk = Chunk(steps, count, int(before.runner.num_updates) + 1, before.env_params)

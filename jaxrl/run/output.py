@@ -18,7 +18,7 @@ class Output(Protocol):
     lost: str | None  # why no more episodes are written
     position: dict[str, Any] | None  # of the written files, for `resume`
 
-    def write(self, steps: RecordedSteps | tuple, count: int, before: Snapshot) -> None:
+    def write(self, steps: RecordedSteps | None, count: int, before: Snapshot) -> None:
         """Has the episodes of a chunk written; waits while too many chunks wait already.
 
         Args:
@@ -44,7 +44,7 @@ class NoOutput:
 
     num_recorded, lost, position = 0, None, None
 
-    def write(self, steps: RecordedSteps | tuple, count: int, before: Snapshot) -> None:
+    def write(self, steps: RecordedSteps | None, count: int, before: Snapshot) -> None:
         pass
 
     def resume(self, position: dict[str, Any] | None) -> None:

@@ -141,7 +141,7 @@ class _ExternalExecutable(StartAndChunk):
 
     def chunk(
         self, runner: RunnerState, hypers: PyTree, env_params: PyTree, data: PyTree, count: int
-    ) -> tuple[RunnerState, Metrics, tuple]:
+    ) -> tuple[RunnerState, Metrics, None]:
         """One iteration, from the next batch of the clients' steps."""
         trainer, asked = self.trainer, time.perf_counter()
         batch, began = trainer.next_batch(), time.perf_counter()
@@ -160,7 +160,7 @@ class _ExternalExecutable(StartAndChunk):
             "num_faulty_episodes": trainer.server.counts["dropped"],
             "num_clients": len(trainer.server.sessions),
         }
-        return runner, metrics, ()
+        return runner, metrics, None
 
     def close(self) -> None:
         """The server ends with `fit`."""

@@ -76,14 +76,14 @@ class CompiledAlgorithm(StartAndChunk):
 
     def chunk(
         self, runner: RunnerState, hypers: PyTree, env_params: PyTree, data: PyTree, count: int
-    ) -> tuple[RunnerState, Metrics, RecordedSteps | tuple]:
+    ) -> tuple[RunnerState, Metrics, RecordedSteps | None]:
         """`count` updates, with their metrics first in a buffer [CAPACITY, ...]; waits for them.
 
         Args:
             data: what `Algorithm.data` returns.
 
         Returns:
-            (runner, metrics, steps): the recorded steps [capacity, T, ...], () if none are.
+            (runner, metrics, steps): the recorded steps [capacity, T, ...], None if none are.
         """
         arguments = runner, hypers, env_params, data, jnp.int32(count)
         arguments = placed(arguments, self.chunk_program.input_shardings[0])
@@ -155,7 +155,7 @@ class Program:
             functools.partial(run_chunk, algorithm),
             mesh=mesh_of(self.devices),
             in_specs=(runner, everywhere, everywhere, everywhere, everywhere),
-            out_specs=(runner, everywhere, recorded_by_environment() if num_recorded else ()),
+            out_specs=(runner, everywhere, recorded_by_environment() if num_recorded else None),
             check_vma=False,
         )
 
@@ -167,7 +167,7 @@ def run_chunk(
     env_params: PyTree,
     data: PyTree,
     count: jax.Array,
-) -> tuple[RunnerState, Metrics, RecordedSteps | tuple]:
+) -> tuple[RunnerState, Metrics, RecordedSteps | None]:
     """`count` i32[] updates in a loop with a traced trip count: one program for every length.
 
     Returns:

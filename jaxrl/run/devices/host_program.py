@@ -196,7 +196,7 @@ class HostTraining(StartAndChunk):
 
     def chunk(
         self, runner: RunnerState, hypers: PyTree, env_params: PyTree, data: PyTree, count: int
-    ) -> tuple[RunnerState, Metrics, tuple]:
+    ) -> tuple[RunnerState, Metrics, None]:
         """One update, with its metrics [1, ...]; the next rollout begins with it unless `sync`."""
         assert count == 1, "a rollout of episodes outside JAX cannot be played again"
         if self._collector is None:
@@ -226,7 +226,7 @@ class HostTraining(StartAndChunk):
             "num_worker_restarts": collector.rollouts.num_restarts,
             "weights_seq_no": played.weights_seq_no,
         }
-        return after, jax.tree.map(lambda leaf: leaf[None], metrics), ()
+        return after, jax.tree.map(lambda leaf: leaf[None], metrics), None
 
     def close(self) -> None:
         """Ends what steps the copies; a later update makes them again."""
