@@ -118,7 +118,7 @@ def training(config: PPOConfig, devices: int = 1) -> Work:
     )
     executable.compile(start=True)
     runner = executable.start(key, hypers, setup.env_params)
-    return lambda: executable.chunk(runner, hypers, setup.env_params, (), config.num_updates)
+    return lambda: executable.chunk(runner, hypers, setup.env_params, None, config.num_updates)
 
 
 def whole(train: Callable, seeds: int = 1, devices: int = 1) -> Work:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import jax
 from flax import struct
 
-from jaxrl.algorithms.opponents import Pool
+from jaxrl.algorithms.opponents import Pool, PoolMetrics, PoolState
 from jaxrl.core.batched_env import has_outside_state
 from jaxrl.core.errors import UsageError, brief
 from jaxrl.core.plan import Line, laid_out
@@ -32,7 +32,7 @@ class RunnerState(struct.PyTreeNode):
     learners: tuple[PyTree, ...]
     envs: EnvBatch
     window: Window  # the last finished episodes
-    opponents: PyTree = ()  # `PoolState`, where the configuration has a pool
+    opponents: PoolState | None = None  # where the configuration has a pool
 
 
 class Metrics(struct.PyTreeNode):
@@ -41,7 +41,7 @@ class Metrics(struct.PyTreeNode):
     episodes: EpisodeMetrics
     agent_steps: jax.Array  # i32[M_all]  steps in which each agent acted
     learners: tuple[dict[str, jax.Array], ...]  # by group: {name: f32[N]}
-    opponents: PyTree = ()  # `PoolMetrics`, where the configuration has a pool
+    opponents: PoolMetrics | None = None  # where the configuration has a pool
 
 
 class HeadlineMetric(NamedTuple):
@@ -61,6 +61,10 @@ Diagnostics = Callable[[Any, Mapping[str, Any]], list[tuple[str, str]]]
 
 def no_diagnostics(config: Any, result: Mapping[str, Any]) -> list[tuple[str, str]]:
     return []
+
+
+def no_data() -> None:
+    """The recorded steps of an algorithm that plays."""
 
 
 def describe(config: Any) -> str:
@@ -126,7 +130,7 @@ class Algorithm:
     root_cause_metrics: tuple[str, ...] = ()
     diagnostics: Diagnostics = no_diagnostics  # of (configuration, result)
     describe: Callable[[Any], str] = describe  # the plan of a configuration, in a few lines
-    data: Callable[[], PyTree] = tuple  # reads the recorded steps; () of an algorithm that plays
+    data: Callable[[], PyTree] = no_data  # reads the recorded steps; None where it plays
     opponents: Pool | None = None  # who plays for one of the policies, drawn for each episode
 
     @property
@@ -141,7 +145,7 @@ class Algorithm:
     @property
     def plays(self) -> bool:
         """Whether training steps environments; else it learns from recorded steps."""
-        return self.data is tuple
+        return self.data is no_data
 
     @property
     def plays_outside(self) -> bool:
@@ -153,7 +157,7 @@ class Algorithm:
         runner: RunnerState,
         hypers: PyTree = None,
         env_params: PyTree = None,
-        data: PyTree = (),
+        data: PyTree | None = None,
     ) -> tuple[RunnerState, Metrics]:
         return self.recorded_update(runner, hypers, env_params, data)[:2]
 
@@ -162,10 +166,10 @@ class Algorithm:
         runner: RunnerState,
         hypers: PyTree = None,
         env_params: PyTree = None,
-        data: PyTree = (),
-    ) -> tuple[RunnerState, Metrics, RecordedSteps | tuple]:
+        data: PyTree | None = None,
+    ) -> tuple[RunnerState, Metrics, RecordedSteps | None]:
         """`update`, with the steps that a `recording` algorithm keeps; None of any other."""
-        given = {"data": data} if data else {}
+        given = {} if data is None else {"data": data}
         runner, rollout = self.collect(runner, env_params=env_params, **given)
         runner, metrics = self.learn(runner, rollout, hypers)
         return runner, metrics, rollout.recorded if self.plays else None

@@ -40,7 +40,7 @@ class Drawn(struct.PyTreeNode):
 
     steps: Steps  # [N, T, B, ...]
     ends: Steps | None  # [N, F, ...], as of `PolicyData`
-    filter: RunningMeanStd | tuple  # [N]
+    filter: RunningMeanStd | None  # [N]
 
     @property
     def num_steps(self) -> int:
@@ -73,7 +73,7 @@ def offline(
 
     def learn_policy(spec, learner, drawn, iteration):
         learner, metrics = update_policy(spec, learner, drawn, iteration)
-        return learner, (), metrics
+        return learner, None, metrics
 
     loop = _OfflineLoop(*parts, init_learner, learn_policy, gamma)
     return loop.algorithm(trained, data=loop.data, **shown)
@@ -85,7 +85,7 @@ class _OfflineLoop(Loop):
 
     gamma: float | None
 
-    def data(self) -> tuple[PolicyData | tuple, ...]:
+    def data(self) -> tuple[PolicyData | None, ...]:
         return read_recording(self.config, self.rollout_spec, self.gamma).groups
 
     def init(
@@ -102,20 +102,20 @@ class _OfflineLoop(Loop):
         weights: PyTree = None,
         env_params: PyTree = None,
         data: PyTree = None,
-    ) -> tuple[RunnerState, tuple[Drawn | tuple, ...]]:
+    ) -> tuple[RunnerState, tuple[Drawn | None, ...]]:
         draw_key, _ = update_keys(runner.key, runner.num_updates + 1)
         data = self.data() if data is None else data
         size = self.config.minibatch_size
         shape = self.config.train_batch_size // size, size
         draw = jax.vmap(functools.partial(_draw, shape))
         keys = self.keys_by_group(draw_key)
-        drawn = tuple(draw(key, of) if of else () for key, of in zip(keys, data, strict=True))
-        return runner, drawn
+        pairs = zip(keys, data, strict=True)
+        return runner, tuple(None if of is None else draw(key, of) for key, of in pairs)
 
     def learn(
         self,
         runner: RunnerState,
-        rollout: tuple[Drawn | tuple, ...],
+        rollout: tuple[Drawn | None, ...],
         hypers: HypersByPolicy = None,
     ) -> tuple[RunnerState, Metrics]:
         _, learn_key = update_keys(runner.key, runner.num_updates + 1)

@@ -53,7 +53,7 @@ class PolicyData(struct.PyTreeNode):
 class Recording(NamedTuple):
     """What was read from a run's input."""
 
-    groups: tuple[PolicyData | tuple, ...]  # by group; () where the policies do not learn
+    groups: tuple[PolicyData | None, ...]  # by group; None where the policies do not learn
     num_episodes: int
     num_steps: dict[PolicyId, int]
     mean_return: float  # undiscounted, of all agents together
@@ -148,7 +148,7 @@ class _Reader:
                     )
         return Recording(
             tuple(
-                _stacked([rows.data(self._masked) for rows in policies]) if policies else ()
+                _stacked([rows.data(self._masked) for rows in policies]) if policies else None
                 for policies in self._by_group
             ),
             len(self._returns),

@@ -15,7 +15,7 @@ from flax import struct
 
 from jaxrl.algorithms.base import Algorithm, Metrics, RunnerState
 from jaxrl.algorithms.config import AlgorithmConfig
-from jaxrl.algorithms.opponents import Pool, make_pool, pool_policy
+from jaxrl.algorithms.opponents import Pool, PoolState, make_pool, pool_policy
 from jaxrl.core.batched_env import has_outside_state
 from jaxrl.core.env import lift
 from jaxrl.core.errors import UsageError
@@ -66,9 +66,9 @@ class LearnerSpec:
     axis_name: str | None = None  # a mapped axis over which the environments are split
     drawn: bool = False  # members of the configuration's pool play for it: a group of its own
 
-    def no_returns(self, shape: tuple[int, ...]) -> PyTree:
-        """`Iteration.returns` before the first step, f32[*shape] each; () without any."""
-        return jnp.zeros(shape) if self.normalize_returns else ()
+    def no_returns(self, shape: tuple[int, ...]) -> PyTree | None:
+        """`Iteration.returns` before the first step, f32[*shape] each; None without any."""
+        return jnp.zeros(shape) if self.normalize_returns else None
 
 
 def shared_settings(policy: PolicyId, policy_spec: PolicySpec, trained: bool) -> LearnerSpec:
@@ -82,7 +82,8 @@ class Iteration(struct.PyTreeNode):
     hypers: PyTree  # the policy's numbers, schedules among them
     env_steps: jax.Array  # f32[]  environment steps of training so far
     key: Key
-    returns: PyTree = ()  # [E, M]  discounted, before the trajectory; see `prepare_rewards`
+    # [E, M]  discounted, before the trajectory; see `prepare_rewards`
+    returns: PyTree | None = None
 
 
 def on_policy(
@@ -156,7 +157,7 @@ class Loop:
         env_key, init_key = start_keys(key)
         learners = self.init_learners(init_key, hypers)
         index = self._env_index()
-        opponents = ()
+        opponents = None
         if self.pool is not None:
             opponents = self.pool.init(learners[self.pool.group].weights)
         weights = self._acting(learners, opponents)
@@ -208,7 +209,7 @@ class Loop:
             runner.window, rollout.reached, rollout.episode_done, rollout.hist_data, axis_name
         )
         learners, num_updates = tuple(learners), runner.num_updates + 1
-        opponents = report_of_pool = ()
+        opponents = report_of_pool = None
         if self.pool is not None:
             opponents, learners, report_of_pool = self.pool.after(
                 runner.opponents, learners, rollout, num_updates, axis_name
@@ -219,7 +220,7 @@ class Loop:
         return runner, Metrics(episodes, agent_steps, tuple(metrics), report_of_pool)
 
     def _acting(
-        self, learners: tuple[PyTree, ...], opponents: PyTree
+        self, learners: tuple[PyTree, ...], opponents: PoolState | None
     ) -> tuple[PolicyWeights | Opponents, ...]:
         """The weights of those who act, by group: the pool where it plays for a policy."""
         weights = [learner.weights for learner in learners]
@@ -277,8 +278,8 @@ class Loop:
         held = self.config.num_envs // jax.lax.axis_size(self._axis_name)
         return jnp.arange(held) + jax.lax.axis_index(self._axis_name) * held
 
-    def _no_returns(self, num_envs: int) -> tuple[jax.Array | tuple, ...]:
-        """By group, f32[N, E, M]; () where rewards are left as they are."""
+    def _no_returns(self, num_envs: int) -> tuple[jax.Array | None, ...]:
+        """By group, f32[N, E, M]; None where rewards are left as they are."""
         groups = self.rollout_spec.grouping.groups
         return tuple(group.structure.no_returns(group.shape(num_envs)) for group in groups)
 

@@ -117,7 +117,7 @@ class _ExternalProgram(Program):
         key: Key,
         hypers: PyTree,
         env_params: PyTree,
-        data: PyTree = (),
+        data: PyTree | None = None,
         num_recorded: int = 0,
     ) -> "_ExternalExecutable":
         if "external" not in self.executables:

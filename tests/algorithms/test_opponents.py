@@ -92,8 +92,8 @@ def test_a_pool_of_one_frozen_copy_is_a_frozen_opponent_to_the_bit():
     pool = config.replace(opponents=OpponentPool(size=1))
     runner, metrics = jax.jit(make_train(pool))(jax.random.key(0))
     assert runner.opponents.scores.episodes[0] > 0
-    without = runner.replace(opponents=(), envs=runner.envs.replace(opponents=()))
-    assert_equal_to_the_bit((without, metrics.replace(opponents=())), plain)
+    without = runner.replace(opponents=None, envs=runner.envs.replace(opponents=None))
+    assert_equal_to_the_bit((without, metrics.replace(opponents=None)), plain)
 
 
 def test_the_policy_that_learns_is_copied_and_the_oldest_copy_is_replaced(trained):

@@ -144,7 +144,7 @@ def one_rollout(unfinished, part, times, bootstrap, acting):
         lambda_=LAMBDA,
         waited=~active,
     )
-    return left_open(row, outcome, acted, ()), row.inputs, outcome, active, advantages
+    return left_open(row, outcome, acted, None), row.inputs, outcome, active, advantages
 
 
 @settings(max_examples=60, deadline=None, database=None)

@@ -382,7 +382,7 @@ def test_policies_keep_their_names_where_others_are_trained(start, resume, small
     resumed = resume(config=config.replace(policies_to_train=after), strict=True)
     assert_equal_to_the_bit(resumed.get_weights(), trainer.get_weights())
     runners = [
-        each.runner.replace(envs=each.runner.envs.replace(obs=())) for each in (resumed, trainer)
+        each.runner.replace(envs=each.runner.envs.replace(obs=None)) for each in (resumed, trainer)
     ]
     assert_equal_to_the_bit(*[(runner.envs, runner.window, runner.key) for runner in runners])
     observations = [observations_of(resumed), observations_of(trainer)]

@@ -402,7 +402,7 @@ def test_a_member_whose_parameters_overflow_keeps_the_state_before(overflows):
     state = State(before, met=jnp.bool_(False), diverged=jnp.bool_(False))
     numbers = Numbers(before.key, (), (), last=jnp.int32(9), goals=())
     spec = MemberSpec(Algorithm, metrics=(), score=lambda metrics: jnp.float32(5.0))
-    after, score, _ = update_member(spec, state, numbers, ())
+    after, score, _ = update_member(spec, state, numbers, None)
     assert bool(after.diverged) == overflows
     assert int(after.runner.num_updates) == (3 if overflows else 4)
     np.testing.assert_array_equal(after.runner.learners[0], [0, 0] if overflows else [1, 1])

@@ -31,10 +31,10 @@ class Batch(struct.PyTreeNode):
     target: jax.Array  # f32
     weight: jax.Array  # f32  1 where the agent acted, else 0
     action_mask: jax.Array | None = None  # bool[..., A]; None where every action is possible
-    is_first: PyTree = ()  # bool  with memory: the row is the first of its episode
+    is_first: jax.Array | None = None  # bool  with memory: the row is the first of its episode
     # bool  with memory, where agents may wait: the carry stays as it is
     waited: jax.Array | None = None
-    carry: PyTree = ()  # with memory: the model's, into the first row of each sequence
+    carry: PyTree | None = None  # with memory: the model's, into the first row of each sequence
     # that the step reached; None where the model gives no intrinsic reward
     next_obs: PyTree | None = None
     # f32  of the row for the policy, where a behaviour acted; None where the policy itself did
@@ -87,7 +87,7 @@ class Minibatches(NamedTuple):
     carry: PyTree  # [num_pieces, ...]
     layout: BatchLayout
     indices: jax.Array  # i32[num_minibatches, pieces of a minibatch held here]
-    num_active: jax.Array  # f32[num_minibatches]  rows in which an agent acted, held here
+    num_active: jax.Array | None  # f32[num_minibatches]  rows in which an agent acted, held here
 
     @property
     def num_per_pass(self) -> int:
@@ -186,7 +186,7 @@ def make_minibatches(spec: PPOSpec, layout: BatchLayout, batch: Batch, key: Key)
     """All minibatches of an iteration's epochs, shuffled."""
     indices = minibatch_indices(spec, layout, key)
     by_piece = batch.weight.reshape(layout.number, -1, layout.width).sum(axis=1).reshape(-1)
-    rows = pack(batch.replace(carry=()), num_axes=1)
+    rows = pack(batch.replace(carry=None), num_axes=1)
     return Minibatches(rows, batch.carry, layout, indices, by_piece[indices].sum(axis=1))
 
 

@@ -56,7 +56,7 @@ class PPOSpec(LearnerSpec):
     center_values: bool = False
     normalize_intrinsic_rewards: bool = False
 
-    def no_returns(self, shape: tuple[int, ...]) -> PyTree:
+    def no_returns(self, shape: tuple[int, ...]) -> PyTree | None:
         total = super().no_returns(shape)
         if not self.normalize_intrinsic_rewards:
             return total

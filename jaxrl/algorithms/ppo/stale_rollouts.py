@@ -57,7 +57,7 @@ def _evaluated(
     size = layout.pieces_per_block(max(spec.minibatch_size, ROWS_AT_ONCE), 1, 1)
     count = -(-layout.num_pieces // size)
     pieces = (jnp.arange(count * size) % layout.num_pieces).reshape(count, size)
-    rows = Minibatches(pack(batch.replace(carry=()), 1), batch.carry, layout, pieces, ())
+    rows = Minibatches(pack(batch.replace(carry=None), 1), batch.carry, layout, pieces, None)
 
     def evaluate(pieces):
         minibatch = rows.gather(pieces)

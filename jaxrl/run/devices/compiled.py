@@ -109,7 +109,7 @@ class Program:
         key: Key,
         hypers: PyTree,
         env_params: PyTree,
-        data: PyTree = (),
+        data: PyTree | None = None,
         num_recorded: int = 0,
     ) -> CompiledAlgorithm:
         """The programs for arguments of these shapes, traced if they were not before.

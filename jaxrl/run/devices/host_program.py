@@ -97,7 +97,7 @@ class HostProgram:
         key: Key,
         hypers: PyTree,
         env_params: PyTree,
-        data: PyTree = (),
+        data: PyTree | None = None,
         num_recorded: int = 0,
     ) -> "HostTraining":
         """The compiled parts and the copies; see `Program.executable`."""

@@ -237,7 +237,7 @@ def _opponents(
     """
     pool, (shapes, learners) = algorithm.opponents, state
     if pool is None:
-        return (), ()
+        return None, ()
     where = f"checkpoint {saved.path}"
     before, now = (each["config"].get("opponents") for each in (saved.facts, facts))
     if before is None:

@@ -35,7 +35,7 @@ def program(env, **settings):
     @jax.jit
     def train(key, hypers, env_params, num_updates):
         runner = algorithm.init(key, hypers, env_params)
-        return run_chunk(algorithm, runner, hypers, env_params, (), num_updates)[:2]
+        return run_chunk(algorithm, runner, hypers, env_params, None, num_updates)[:2]
 
     return config, algorithm, train
 

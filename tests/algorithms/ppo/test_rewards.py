@@ -59,12 +59,12 @@ def learner_of(spec):
         params=jnp.float32(2),
         opt_state=(),
         kl_coeff=jnp.float32(0),
-        return_filter=stats if spec.normalize_returns else (),
-        intrinsic_filter=stats if spec.normalize_intrinsic_rewards else (),
+        return_filter=stats if spec.normalize_returns else None,
+        intrinsic_filter=stats if spec.normalize_intrinsic_rewards else None,
     )
 
 
-def iteration_of(returns=(), **numbers):
+def iteration_of(returns=None, **numbers):
     numbers = {"gamma": 0.5, **numbers}
     hypers = PPOConfig(env="cartpole").hypers(**numbers)["default_policy"]
     return Iteration(hypers, jnp.float32(100), jax.random.key(0), returns)
@@ -79,13 +79,13 @@ def test_the_intrinsic_reward_is_added_with_its_weight_and_its_mean_reported():
     # Twice the next observation: 2, 0, 4; half of it.
     np.testing.assert_allclose(prepared.reward[:, 0, 0], [2.0, 1.0, 3.0])
     np.testing.assert_allclose(metrics["intrinsic_reward_mean"], 1.0)
-    assert returns == () and learner.intrinsic_filter == ()
+    assert returns is None and learner.intrinsic_filter is None
 
 
 def test_intrinsic_rewards_are_divided_by_the_deviation_of_their_return_alone():
     spec = spec_of(normalize_intrinsic_rewards=True)
     rows = rows_of([[-1.0], [-1.0], [-1.0]], [[1.0], [0.0], [2.0]], [[False], [True], [False]])
-    before = {"total": (), "intrinsic": jnp.float32([[4.0]])}
+    before = {"total": None, "intrinsic": jnp.float32([[4.0]])}
     iteration = iteration_of(before)
     learner, prepared, after, metrics = prepare_rewards(spec, learner_of(spec), rows, iteration)
     # Returns of 2, 0, 4 with gamma 0.5: 2 + 4/2 = 4, 0 + 4/2 = 2, then a new episode, 4.
@@ -95,7 +95,7 @@ def test_intrinsic_rewards_are_divided_by_the_deviation_of_their_return_alone():
     )
     np.testing.assert_allclose(learner.intrinsic_filter.variance, std**2, rtol=1e-6)
     np.testing.assert_allclose(after["intrinsic"], [[4.0]])
-    assert after["total"] == () and learner.return_filter == ()
+    assert after["total"] is None and learner.return_filter is None
     np.testing.assert_allclose(metrics["intrinsic_reward_mean"], 2 / std, rtol=1e-6)
     # The second time the deviation is over all six returns: 4/2 + 2 = 4, 2, 4 again.
     again, *_ = prepare_rewards(spec, learner, rows, iteration_of(after))
@@ -118,7 +118,7 @@ def test_with_normalize_returns_the_sum_of_both_is_divided_again():
 
 def test_rows_in_which_the_agent_did_not_act_count_for_nothing():
     spec = spec_of(normalize_intrinsic_rewards=True)
-    before = {"total": (), "intrinsic": jnp.zeros((1, 1))}
+    before = {"total": None, "intrinsic": jnp.zeros((1, 1))}
     rows = rows_of(
         [[0.0], [0.0], [0.0]],
         [[1.0], [2.0], [jnp.nan]],
@@ -138,7 +138,7 @@ def test_environments_split_over_devices_have_one_deviation_and_one_mean():
     split = spec_of(normalize_intrinsic_rewards=True, axis_name="devices")
     keys = jax.random.split(jax.random.key(0), 2)
     rows = rows_of(jnp.zeros((5, 4)), jax.random.uniform(keys[0], (5, 4)), jnp.zeros((5, 4), bool))
-    before = {"total": (), "intrinsic": jax.random.uniform(keys[1], (4, 1))}
+    before = {"total": None, "intrinsic": jax.random.uniform(keys[1], (4, 1))}
     learner, prepared, after, metrics = prepare_rewards(
         whole, learner_of(whole), rows, iteration_of(before)
     )
