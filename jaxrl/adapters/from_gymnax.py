@@ -83,7 +83,7 @@ class GymnaxEnvironment(Environment):
         identity: environments of one name with equal identities are equal.
     """
 
-    def __init__(self, env, name: str, identity: Hashable = ()):
+    def __init__(self, env, name: str, identity: Hashable = None):
         self.env = env
         self._name = name
         self._identity = identity

@@ -118,7 +118,7 @@ def step(
     """(state, raw, masks) after a step, with no reset; `raw` without the state."""
     raw = raw_step(env, operation_key(before.key, before.count), before.state, action, params)
     after = KeyedState(before.key, before.count + 1, raw.state)
-    return after, raw._replace(state=()), masks_of(env, raw.state, params)
+    return after, raw._replace(state=None), masks_of(env, raw.state, params)
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -245,7 +245,7 @@ def step_many(
     if mode == DISABLED:
         ended |= before.ended
     masks = jax.vmap(lambda state: masks_of(env, state, params))(state)
-    raw = raw._replace(state=(), obs=raw.obs if mode == SAME_STEP else ())
+    raw = raw._replace(state=None, obs=raw.obs if mode == SAME_STEP else None)
     return ManyStates(KeyedState(key, number, state), obs, ended), ManySteps(obs, raw, masks)
 
 

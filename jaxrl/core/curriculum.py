@@ -57,8 +57,8 @@ class Curriculum:
     """
 
     def init(self, params: PyTree) -> PyTree:
-        """The memory before the first episode: a pytree of arrays."""
-        return ()
+        """The memory before the first episode: a pytree of arrays; None without any."""
+        return None
 
     def task(self, key: Key, memory: PyTree, params: PyTree) -> Mapping[str, Any]:
         """The task of the next episode: what differs from the configuration's `params`, by field.

@@ -59,11 +59,10 @@ class Randomization:
 
     drawn: tuple[tuple[str, Distribution], ...]  # by field of `params`
 
-    def init(self, params: PyTree) -> tuple:
+    def init(self, params: PyTree) -> None:
         """There is nothing to remember."""
-        return ()
 
-    def task(self, key: Key, memory: tuple, params: PyTree) -> dict[str, jax.Array]:
+    def task(self, key: Key, memory: None, params: PyTree) -> dict[str, jax.Array]:
         """{field: value} of the next episode."""
         keys = jax.random.split(key, len(self.drawn))
         return {

@@ -41,8 +41,8 @@ class TaskState(struct.PyTreeNode):
     inner: PyTree
     task: dict[str, jax.Array]  # {field of params: value}
     length: jax.Array  # i32[]  steps since the reset
-    memory: PyTree = ()  # of a curriculum, across episodes
-    returns: jax.Array | tuple = ()  # f32[M]  of the episode so far, for a curriculum
+    memory: PyTree | None = None  # of a curriculum, across episodes
+    returns: jax.Array | None = None  # f32[M]  of the episode so far, for a curriculum
     returns_lower: jax.Array | None = None  # f32[M]  what rounding has left out of them
 
 

@@ -37,15 +37,17 @@ MAX_LOG_RATIO = 50.0
 class JudgedEpisodes(NamedTuple):
     """n episodes of up to T environment steps; zeros beyond an episode's end.
 
-    The features are of all R steps, one episode after the other; () unless they were asked for.
+    The features are of all R steps, one episode after the other; None unless they were asked for.
     """
 
     log_ratios: np.ndarray  # f64[n, T]
     rewards: np.ndarray  # f64[n, T]  of the agents whose return is estimated
     lengths: np.ndarray  # i64[n]
-    states: Any = ()  # f32[R, D]  the last observation of each agent, 0 before its first
-    taken: Any = ()  # f32[R, G]  g(a) of the judged agents' actions; 0 where an agent waits
-    expected: Any = ()  # f32[R, G]  E[g(a)] under the judged policies
+    # f32[R, D]  the last observation of each agent, 0 before its first
+    states: np.ndarray | None = None
+    # f32[R, G]  g(a) of the judged agents' actions; 0 where an agent waits
+    taken: np.ndarray | None = None
+    expected: np.ndarray | None = None  # f32[R, G]  E[g(a)] under the judged policies
 
 
 class _AgentSteps(NamedTuple):

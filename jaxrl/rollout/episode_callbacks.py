@@ -118,7 +118,7 @@ class EpisodeCallbacks:
 
     def on_episode_start(self, state: PyTree, params: PyTree) -> PyTree:
         """The data at an episode's start, from the environment's first state and its numbers."""
-        return ()
+        return None
 
     def on_episode_step(self, data: PyTree, step: EpisodeStep) -> PyTree:
         """The data after a step."""
@@ -220,7 +220,7 @@ def start_data(
     return tuple(
         _arrays(callback, "on_episode_start", _call(callback, "on_episode_start", state, params))
         if has_hook(callback, "on_episode_start")
-        else ()
+        else None
         for callback in callbacks
     )
 

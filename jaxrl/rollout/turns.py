@@ -134,7 +134,7 @@ def left_open(row: Row, outcome: Outcome, acted: jax.Array, carry: PyTree) -> Un
 def nothing_open(
     spec: RolloutSpec, weights: tuple, envs: EnvBatch, env_params: PyTree
 ) -> tuple[Unfinished, ...]:
-    """At the start of training, by group; () where agents never wait."""
+    """At the start of training, by group; none where agents never wait."""
     if not spec.waits:
         return ()
 

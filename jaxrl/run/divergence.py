@@ -99,7 +99,7 @@ def _watched(static_config: Any) -> tuple[Callable, Grouping, tuple]:
     """(collect(runner, env_params), grouping, the watch's data) of the algorithm with the watch."""
     algorithm = static_config.replace(callbacks=(*static_config.callbacks, WATCH)).build()
     collect = jax.jit(lambda runner, env_params: algorithm.collect(runner, env_params=env_params))
-    return collect, algorithm.grouping, ((),)
+    return collect, algorithm.grouping, (None,)
 
 
 def _in_flags(rollout: Rollout, known: set) -> Iterator[Found]:

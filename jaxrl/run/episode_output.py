@@ -263,7 +263,7 @@ class _Columns(NamedTuple):
         steps = chunk.steps
         groups = jax.tree.map(functools.partial(by_environment, 3), steps.groups)
         agents = [group for (group,) in by_agent(spec.grouping, (groups,)).values()]
-        rest = [arrays_of((), agent) for agent in agents]
+        rest = [arrays_of(None, agent) for agent in agents]
         arrays, structure = jax.tree.flatten(([agent.obs for agent in agents], rest))
         return cls(
             arrays,

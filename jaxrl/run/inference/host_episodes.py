@@ -186,7 +186,7 @@ def _play_out(
         if done.all():
             break
     watch.conclude(done)
-    rows = jax.tree.map(lambda *leaves: np.stack(leaves, 1), *kept) if kept else ()
+    rows = jax.tree.map(lambda *leaves: np.stack(leaves, 1), *kept) if kept else None
     return PlayedBatch(done, obs, [rows], [step + 1], jax.device_get(finished))
 
 
@@ -230,6 +230,6 @@ def _go_on(
     after, stats, _ = follow(spec, envs, outputs, ended, going_on, game.env_params)
     finished = jax.vmap(restart)(raw.episode_done & ~done, stats, finished)
     if play.keep is None:
-        return after, finished, ()
+        return after, finished, None
     raw = raw._replace(obs=spec.grouping.scatter(reached.final_obs))
     return after, finished, play.keep(spec, outputs, raw)

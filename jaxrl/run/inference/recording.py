@@ -42,7 +42,7 @@ class EpisodeRecording:
     """One episode of T steps."""
 
     agents: tuple[AgentId, ...]
-    states: PyTree  # [T + 1, ...], on the host; the first is the reset's
+    states: PyTree | None  # [T + 1, ...], the first the reset's; None outside JAX
     rewards: np.ndarray  # f32[T, M]; 0 where the agent was not active
     active: np.ndarray  # bool[T, M]
     # "terminated": by the environment; "truncated": by its time limit; "cut": by `max_steps`
@@ -125,7 +125,7 @@ def _record_outside(spec: RolloutSpec, game: Game, choice: EpisodeChoice) -> Epi
     observations = jax.tree.map(_joined, first_obs, played.obs)
     return EpisodeRecording(
         tuple(spec.grouping.agents),
-        (),
+        None,
         played.reward,
         played.active,
         _end_of(played),
@@ -176,7 +176,7 @@ class _ShownStep(NamedTuple):
     """What a step did that a page shows, [E, ...]; of a whole episode [T, ...]."""
 
     state: PyTree  # that it reached
-    obs: tuple[PyTree, ...]  # by group, [E, N, M, ...]; () where they are not kept
+    obs: tuple[PyTree, ...]  # by group, [E, N, M, ...]; empty where they are not kept
     decisions: tuple[Decisions, ...]  # by group, [E, N, M, ...]
     reward: jax.Array  # f32[E, M]
     active: jax.Array  # bool[E, M]

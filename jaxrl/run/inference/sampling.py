@@ -105,7 +105,7 @@ def _recorded_step(spec: RolloutSpec, outputs: list[PolicyOutput], raw: RawStep)
     ):
         sampled, env_action = policy_spec.recorded(output.action)
         kept = model_outputs(output, env_action)
-        groups.append(GroupSteps((), reached, sampled, kept, *rest))
+        groups.append(GroupSteps(None, reached, sampled, kept, *rest))
     by_env = jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 1, 0), tuple(groups))
     return RecordedSteps(by_env, raw.all_terminated, raw.episode_done)
 

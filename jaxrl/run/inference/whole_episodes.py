@@ -198,9 +198,10 @@ def _go_on(
             finished=finished,
         )
         # Written as few wide arrays: a loop on the CPU pays for each, however small.
-        return after, () if play.keep is None else pack(play.keep(spec, outputs, raw), num_axes=1)
+        kept = None if play.keep is None else pack(play.keep(spec, outputs, raw), num_axes=1)
+        return after, kept
 
-    shapes, length = (), STEPS_PER_CALL
+    shapes, length = None, STEPS_PER_CALL
     if play.keep is not None:
         shapes = jax.eval_shape(lambda state: step(state)[1], playing)
         length = _steps_to_keep(shapes)
@@ -220,7 +221,7 @@ def _go_on(
     nothing = jax.tree.map(lambda leaf: jnp.zeros((length, *leaf.shape), leaf.dtype), shapes)
     playing, kept = jax.lax.while_loop(goes_on, step_and_keep, (playing, nothing))
     kept = jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 0, 1), kept)
-    return playing, () if play.keep is None else kept.unpack()
+    return playing, None if play.keep is None else kept.unpack()
 
 
 def _counted(
