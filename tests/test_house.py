@@ -135,6 +135,7 @@ PUBLIC_NAMES = {
 }
 VAGUE_WORDS = {"own", "one", "it", "its", "ours", "theirs", "their", "mine"}
 NO_NAMES = ("utils.py", "helpers.py")
+TREES = {"PyTree", "jax.Array", "np.ndarray"}
 METRICS_OF_PPO = {"mean_kl_loss", "entropy", "vf_loss", "policy_loss", "kl_coeff", "kl_target"}
 FORMER_METRICS_IN = "jaxrl/run/logging/panels.py"  # the panels of runs that did not store theirs
 ARRAY_MAKERS = re.compile(
@@ -479,6 +480,44 @@ def circle_of_imports(files):
     return []
 
 
+def absent_as_a_tuple(path, source):
+    """What is absent is None: no `State | tuple`, and no () in place of an array or a tree."""
+    complaints = []
+    for node in ast.walk(ast.parse(source)):
+        for annotation, default in annotations_of(node):
+            is_empty = isinstance(default, ast.Tuple) and not default.elts
+            is_tree = not TREES.isdisjoint(ast.unparse(annotation).split(" | "))
+            if (is_empty and is_tree) or is_tuple_or_else(annotation):
+                complaints.append(
+                    f"{path}:{node.lineno}: {ast.unparse(annotation)}: what is absent is None"
+                )
+    return complaints
+
+
+def annotations_of(node):
+    """(annotation, default or None) of a field or variable, or of all that a function has."""
+    if isinstance(node, ast.AnnAssign):
+        yield node.annotation, node.value
+    elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+        arguments = node.args
+        named = [*arguments.posonlyargs, *arguments.args]
+        defaults = [*[None] * (len(named) - len(arguments.defaults)), *arguments.defaults]
+        pairs = zip(
+            [*named, *arguments.kwonlyargs], [*defaults, *arguments.kw_defaults], strict=True
+        )
+        yield from ((name.annotation, value) for name, value in pairs if name.annotation)
+        yield from [(node.returns, None)] if node.returns else []
+
+
+def is_tuple_or_else(annotation):
+    """Whether it has a tuple of anything for an alternative, but to a plain number or None."""
+    if isinstance(annotation, ast.Constant) and isinstance(annotation.value, str):
+        annotation = ast.parse(annotation.value, mode="eval")
+    unions = (node for node in ast.walk(annotation) if isinstance(node, ast.BinOp))
+    sides = [{ast.unparse(node.left), ast.unparse(node.right)} for node in unions]
+    return any("tuple" in pair and pair.isdisjoint(("int", "float", "None")) for pair in sides)
+
+
 GUARDS = (
     forbidden_arrows,
     forbidden_packages,
@@ -492,6 +531,7 @@ GUARDS = (
     jax_where_there_is_none,
     metrics_of_an_algorithm,
     imports_in_functions,
+    absent_as_a_tuple,
 )
 
 
@@ -740,6 +780,16 @@ BROKEN = {
             "self.half_of_it = 1",
         ],
     },
+    absent_as_a_tuple: {
+        "jaxrl/rollout/rollout.py": [
+            "class A:\n    carry: PyTree = ()",
+            "class A:\n    mask: jax.Array | None = ()",
+            "class A:\n    state: State | Other | tuple = ()",
+            "def f(x, present: PyTree = ()): pass",
+            "def f(*, groups: tuple[Rows | tuple, ...]): pass",
+            "def f() -> 'Rows | tuple': pass",
+        ],
+    },
 }
 
 
@@ -792,6 +842,10 @@ ALLOWED = {
         "from jaxrl.models.model import carried\nfrom jaxrl.envs.networks import ray_network",
     ],
     "jaxrl/core/renamed.py": ["MOVED = 'jaxrl.envs.networks.cell_memory'"],
+    "jaxrl/core/spaces.py": [
+        "def f(start: int | tuple = (), name: str = '', *, rows: tuple[PyTree, ...] = ()): pass",
+        "class A:\n    seen: tuple | None = None\n    policies: Sequence[str] = ()",
+    ],
     "jaxrl/run/load.py": ["def render(path, *, a, b, c, d, e, f, g): pass"],
     "jaxrl/run/trainer.py": [
         "class Trainer:\n    def fit(self, a, b, c, d, e, f): one_hot = 'one'"

@@ -143,7 +143,7 @@ def _optimizer(spec: PPOSpec, hypers: Hypers) -> optax.GradientTransformation:
 
 def _next_filter(
     spec: PPOSpec, learner: PPOState, trajectory: Trajectory
-) -> RunningMeanStd | ActorCritic | tuple:
+) -> RunningMeanStd | ActorCritic | None:
     """The filter with this iteration's observations, which it did not normalise itself."""
     weights = trajectory.active.astype(jnp.float32).reshape(-1)
 
