@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxrl import MARWILConfig, PPOConfig, RunSettings
+from jaxrl.cli.flags import flags_of
 from jaxrl.cli.help import groups_of
 from jaxrl.core.foreign_names import LIBRARIES, RESULTS, SETTINGS, names_of
 
@@ -22,7 +23,7 @@ PLACE = re.compile(
     r"(?<=<!-- table: )(?P<name>.+?)( -->\n)(?P<table>.*?)(?=<!-- end -->)", re.DOTALL
 )
 
-OF_PPO = {field.name for field in dataclasses.fields(PPOConfig)}
+OF_PPO = flags_of(PPOConfig(env="arena"))
 OFFLINE = (
     *("input", "train_batch_size", "minibatch_size", "lr", "grad_clip", "beta", "gamma"),
     *("vf_coeff", "moving_average_sqd_adv_norm_update_rate"),

@@ -10,23 +10,24 @@ from jaxrl.algorithms.model_config import ActingSettings, NetworkSettings
 from jaxrl.algorithms.ppo.config import PPOConfig
 from jaxrl.algorithms.ppo.tuned import TUNED_NETWORK
 from jaxrl.algorithms.rllib_values import merged_by_policy
-from jaxrl.cli.flags import TEXT, Flag, flags_of, given_flags
+from jaxrl.cli.flags import Flag, flags_of, given_flags
 from jaxrl.core.errors import UsageError, brief, reason_of, unknown_name
-from jaxrl.core.fields import freeze
+from jaxrl.core.fields import freeze, setting
 from jaxrl.core.trust import load, parse_name, points_of
+from jaxrl.core.words import TEXT
 from jaxrl.run.storage.config_file import CONFIGURATION
 
 ALGORITHMS = {"ppo": PPOConfig, "bc": BCConfig, "marwil": MARWILConfig}
-ALGORITHM = Flag(
+ALGORITHM = setting(
+    "ppo",
     "ppo; or bc (behaviour cloning) or marwil, which learn from the recorded episodes of --input; "
     "or one of your own: module:Config, or the name that an installed package announces",
-    "ppo",
     TEXT,
 )
-TUNED = Flag(
+TUNED = setting(
+    True,
     "begin with the environment's tuned settings, or without any with PPOConfig.fast; "
     "False: with the algorithm's defaults, which are RLlib's",
-    True,
 )
 OF_THE_ENV = ("env", "env_args")
 # A policy with the same ones can start from a cloned one (--init-from).
@@ -60,7 +61,9 @@ def class_of(algorithm: str) -> type[AlgorithmConfig]:
 
 def named_in(argv: Sequence[str], default: str) -> str:
     """The algorithm that a command line names, on which it depends what other flags there are."""
-    return given_flags(argv, {"algorithm": ALGORITHM}, others=True).get("algorithm", [default])[0]
+    return given_flags(argv, {"algorithm": Flag("", default)}, others=True).get(
+        "algorithm", [default]
+    )[0]
 
 
 def example(algorithm: str = "ppo") -> AlgorithmConfig:

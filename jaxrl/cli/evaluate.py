@@ -7,7 +7,7 @@ from typing import Any
 
 from jaxrl.algorithms.opponent_settings import EVERYBODY
 from jaxrl.cli.flags import (
-    COMPILE_CACHE,
+    CompileFlags,
     Flag,
     find_modules_here,
     flags_of,
@@ -127,7 +127,7 @@ def render(argv: Sequence[str] | None = None) -> None:
 
 def play_flags(defaults: Any) -> dict[str, Flag]:
     """Every flag of a command that plays a run."""
-    return {**flags_of(defaults), "compile_cache": COMPILE_CACHE}
+    return {**flags_of(defaults), **flags_of(CompileFlags())}
 
 
 def _evaluate(run: str, options: EvaluateOptions) -> None:
@@ -221,7 +221,7 @@ def run_command(
             raise UsageError(f"name a run's folder, and one alone: {command(name)} runs/...")
         run = str(runs.resolve(run_path(paths[0])))
         settings = read_flags(given, flags)
-        cache = settings.pop("compile_cache", COMPILE_CACHE.default)
+        cache = settings.pop("compile_cache", CompileFlags.compile_cache)
         options = dataclasses.replace(defaults, **settings)
         check_all(options)
         start_jax()

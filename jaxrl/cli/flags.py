@@ -6,18 +6,19 @@ Every value arrives as text and is read here, so that the settings' own checks s
 import argparse
 import dataclasses
 import functools
+import inspect
 import os
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jaxrl.core.errors import UsageError, brief
-from jaxrl.core.fields import flag, unknown_setting
+from jaxrl.core.fields import flag, setting, unknown_setting
 from jaxrl.core.json_text import has_surrogate
 from jaxrl.core.words import (
+    TEXT,
     Form,
     Unreadable,
-    as_text,
     flag_name,
     one_value,
     value_of,
@@ -33,24 +34,39 @@ class Flag:
     help: str
     default: Any  # shown, not used
     form: Form = Form(one_value)
+    after: str | None = None  # what is declared before it, in the same class
 
 
-TEXT = Form(as_text)
-COMPILE_CACHE = Flag(  # of every command that compiles
-    "where compiled programs are kept for the next time: auto (~/.cache/jaxrl), a folder, or off; "
-    "a cache that JAX was given (JAX_COMPILATION_CACHE_DIR) is left as it is",
-    "auto",
-    TEXT,
-)
+@dataclasses.dataclass(frozen=True)
+class CompileFlags:
+    """Flags of every command that compiles."""
+
+    compile_cache: Any = setting(
+        "auto",
+        "where compiled programs are kept for the next time: auto (~/.cache/jaxrl), a folder, or "
+        "off; a cache that JAX was given (JAX_COMPILATION_CACHE_DIR) is left as it is",
+        TEXT,
+    )
 
 
 def flags_of(settings: Any) -> dict[str, Flag]:
     """A flag for every setting, `settings` an instance: its values are the defaults."""
-    flags = {}
+    flags, before = {}, _declared_before(type(settings))
     for field in dataclasses.fields(settings):
         form = getattr(field.metadata["check"], "form", Flag.form)
-        flags[field.name] = Flag(field.metadata["help"], getattr(settings, field.name), form)
+        default, after = getattr(settings, field.name), before[field.name]
+        flags[field.name] = Flag(field.metadata["help"], default, form, after)
     return flags
+
+
+def _declared_before(settings: type) -> dict[str, str | None]:
+    """The setting that stands before each in the class that declares it; None before the first."""
+    known = {field.name for field in dataclasses.fields(settings)}
+    before: dict[str, str | None] = {}
+    for cls in settings.__mro__:  # the first class that declares one last
+        names = [name for name in inspect.get_annotations(cls) if name in known]
+        before |= zip(names, [None, *names], strict=False)
+    return before
 
 
 def given_flags(

@@ -2,48 +2,33 @@
 
 import argparse
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from jaxrl.cli.flags import HELP_FLAGS, Flag, shown
 from jaxrl.core.errors import UsageError, unknown_name
 from jaxrl.core.registry import names
 from jaxrl.core.words import flag_name
 
-GROUPS = {  # title: the settings under it; docs/settings.md has the same groups
-    "environment": "algorithm input env env_args tuned rllib_config ignore curriculum env_task_fn "
-    "env_task_interval observation_space action_space serve",
-    "policies": "policies policies_to_train per_policy agent_id_obs critic_observation init_from "
-    "opponents",
-    "trials": "grid random num_samples seeds metric halving batch_size",
-    "population": "pbt perturbation_interval hyperparam_mutations quantile_fraction "
-    "resample_probability perturbation_factors burn_in_period",
-    "sizes": "total_env_steps num_envs rollout_length train_batch_size minibatch_size num_epochs "
-    "shuffle_blocks seed",
+# title: settings, each of which brings those that its class declares after it, up to another of
+# these. docs/settings.md has the same groups.
+GROUPS = {
+    "environment": "algorithm input env tuned curriculum observation_space",
+    "policies": "policies agent_id_obs init_from opponents",
+    "trials": "grid",
+    "population": "pbt perturbation_interval",
+    "sizes": "total_env_steps minibatch_size seed",
     "stopping": "stop stop_return",
-    "loss": "lr gamma lambda_ clip_param vf_clip_param value_clip vf_loss_coeff entropy_coeff "
-    "use_kl_loss kl_coeff kl_target normalize_advantages normalize_returns center_values dual_clip "
-    "target_kl intrinsic_reward_coeff normalize_intrinsic_rewards beta vf_coeff "
-    "moving_average_sqd_adv_norm_update_rate",
-    "optimizer": "optimizer adam_epsilon grad_clip",
-    "observations and actions": "ignore_observations observation_filter normalize_images "
-    "action_distribution normalize_actions clip_actions free_log_std explore exploration_config",
-    "network": "model fcnet_hiddens fcnet_activation fcnet_kernel_initializer vf_share_layers "
-    "head_fcnet_hiddens conv_filters conv_activation conv_channels",
-    "memory": "use_lstm use_gru lstm_cell_size lstm_use_prev_action lstm_use_prev_reward "
-    "max_seq_len use_attention attention_num_transformer_units attention_dim attention_num_heads "
-    "attention_head_dim attention_memory_inference attention_position_wise_mlp_dim "
-    "attention_init_gru_gate_bias",
-    "episodes": "callbacks sampling_interval sampling_duration output "
-    "output_share "
-    "metrics_num_episodes_for_smoothing",
-    "runs, checkpoints and resume": "run_dir resume strict trust checkpoint_interval_s "
-    "checkpoint_frequency checkpoint_at_end checkpoint_score_attribute keep",
-    "environments outside JAX": "workers sync env_step_timeout_s max_consecutive_faults",
-    "evaluation": "evaluation_interval evaluation_duration evaluation_explore evaluation_env_args "
-    "evaluation_seed evaluation_max_steps",
-    "logs and pictures": "loggers pictures debug profile",
-    "devices and processes": "devices compile_cache coordinator num_processes process_id "
-    "join_seconds",
+    "loss": "lr gamma beta",
+    "optimizer": "optimizer grad_clip",
+    "observations and actions": "ignore_observations observation_filter free_log_std explore",
+    "network": "model conv_filters",
+    "memory": "use_lstm",
+    "episodes": "callbacks sampling_interval metrics_num_episodes_for_smoothing",
+    "runs, checkpoints and resume": "run_dir trust checkpoint_interval_s",
+    "environments outside JAX": "workers",
+    "evaluation": "evaluation_interval",
+    "logs and pictures": "loggers profile",
+    "devices and processes": "devices compile_cache coordinator",
 }
 MOST_USED = (
     "grid random seeds algorithm input env env_args policies total_env_steps stop_return seed "
@@ -91,14 +76,20 @@ def help_parser(flags: Mapping[str, Flag], *, grouped: bool) -> argparse.Argumen
     return parser
 
 
-def groups_of(flags: Collection[str]) -> dict[str, list[str]]:
-    """The names of flags by the title of their group; the rest, of algorithms not ours, last."""
+def groups_of(flags: Mapping[str, Flag]) -> dict[str, list[str]]:
+    """Flags grouped by help section. Flags of third-party algorithms form the last section."""
+    firsts = {name for members in GROUPS.values() for name in members.split()}
+    behind: dict[str | None, list[str]] = {}
+    for name in flags:
+        first = name
+        while first is not None and first not in firsts:
+            first = flags[first].after if first in flags else None
+        behind.setdefault(first, []).append(name)
     by_title = {
-        title: [name for name in members.split() if name in flags]
+        title: [name for first in members.split() for name in behind.get(first, ())]
         for title, members in GROUPS.items()
     }
-    placed = {name for members in by_title.values() for name in members}
-    by_title["flags"] = [name for name in flags if name not in placed]
+    by_title["flags"] = behind.get(None, [])
     return {title: members for title, members in by_title.items() if members}
 
 

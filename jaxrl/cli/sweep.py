@@ -1,5 +1,6 @@
 """`jaxrl sweep` and `scripts/sweep.py`: many trainings from one command line."""
 
+import dataclasses
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,8 +19,7 @@ from jaxrl.cli.algorithms import (
     named_in,
 )
 from jaxrl.cli.flags import (
-    COMPILE_CACHE,
-    TEXT,
+    CompileFlags,
     Flag,
     flag_name,
     flags_of,
@@ -29,15 +29,15 @@ from jaxrl.cli.flags import (
 )
 from jaxrl.cli.help import HELP_FLAGS, show_help
 from jaxrl.core.errors import UsageError
-from jaxrl.core.fields import flag
+from jaxrl.core.fields import flag, setting
 from jaxrl.core.plan import labelled, laid_out
-from jaxrl.core.words import Form
+from jaxrl.core.words import TEXT, any_value
 from jaxrl.run import advice
 from jaxrl.run.command_line import command, program
 from jaxrl.run.devices import compile_cache
 from jaxrl.run.logging.console import duration, print_answer
 from jaxrl.run.results import return_path
-from jaxrl.run.settings import RunSettings
+from jaxrl.run.settings import RunSettings, stop_criteria
 from jaxrl.run.stopping import check_goal
 from jaxrl.run.storage import run_folder
 from jaxrl.sweeps.options import TRIAL_SETTINGS
@@ -50,62 +50,74 @@ from jaxrl.sweeps.sweep import OneTrial, resume_sweep, saved_devices, settled_de
 from jaxrl.sweeps.trials import held_outside
 
 MOST_STRETCHES = 8  # of a lineage that are printed
-OF_A_RUN = flags_of(RunSettings(loggers="jsonl"))
-SWEEP_FLAGS = {
-    "algorithm": ALGORITHM,
-    "grid": Flag(
-        "settings and the values to try, SETTING=VALUE,VALUE,... ...; lists as [64,64]",
+
+
+@dataclasses.dataclass(frozen=True)
+class SweepFlags(CompileFlags):
+    """Flags of `jaxrl sweep` beside the settings of a configuration and of its trials."""
+
+    algorithm: Any = ALGORITHM
+    tuned: Any = TUNED
+    grid: Any = setting(
         (),
-        Form(grid_of, GRID),
-    ),
-    "random": Flag(
+        "settings and the values to try, SETTING=VALUE,VALUE,... ...; lists as [64,64]",
+        any_value(grid_of, GRID),
+    )
+    random: Any = setting(
+        (),
         "settings and what to draw them from, SETTING=loguniform:1e-5:1e-2 ...: "
         + ", ".join(DRAWS),
-        (),
-        Form(draws_of, RANDOM),
-    ),
-    "num_samples": Flag("how often the grid is tried, each time with new draws", 1),
-    "seeds": Flag("seeds of each, from --seed upwards", 1),
-    "stop": Flag(
-        "what ends a trial before its steps do, RESULT=VALUE ...", (), OF_A_RUN["stop"].form
-    ),
-    "stop_return": Flag(
-        "end a trial when the mean return of its recent episodes reaches this", None
-    ),
-    "metric": Flag(
-        "what ranks the trials, a path in the result tree; the higher the better; None: the return",
+        any_value(draws_of, RANDOM),
+    )
+    num_samples: Any = setting(1, "how often the grid is tried, each time with new draws")
+    seeds: Any = setting(1, "seeds of each, from --seed upwards")
+    metric: Any = setting(
         None,
-    ),
-    "halving": Flag("keep the best 1 in so many at each rung; None: all train to the end", None),
-    "pbt": Flag(
+        "what ranks the trials, a path in the result tree; the higher the better; None: the return",
+    )
+    halving: Any = setting(
+        None, "keep the best 1 in so many at each rung; None: all train to the end"
+    )
+    batch_size: Any = setting("auto", "trials that train at once; auto: as many as fit")
+    pbt: bool = setting(
+        False,
         "population-based training: at intervals the worst trials copy the best, see the flags "
         "--perturbation-interval to --burn-in-period",
-        False,
-    ),
-    "devices": Flag(
-        "that programs are shared out over, or the trials of one; auto: all, a CPU's cores too",
+        flag,
+    )
+    stop: Any = setting(
+        (), "what ends a trial before its steps do, RESULT=VALUE ...", stop_criteria
+    )
+    stop_return: Any = setting(
+        None, "end a trial when the mean return of its recent episodes reaches this"
+    )
+    devices: Any = setting(
         "auto",
-    ),
-    "batch_size": Flag("trials that train at once; auto: as many as fit", "auto"),
-    "tuned": TUNED,
-    "run_dir": Flag(
-        "the sweep's folder, which must not exist yet; auto: runs/<env>/<time>-sweep", "auto", TEXT
-    ),
-    "resume": Flag("a sweep's folder to resume; takes no other flag but --trust", None, TEXT),
-    "trust": Flag(
+        "that programs are shared out over, or the trials of one; auto: all, a CPU's cores too",
+    )
+    run_dir: Any = setting(
+        "auto", "the sweep's folder, which must not exist yet; auto: runs/<env>/<time>-sweep", TEXT
+    )
+    resume: Any = setting(None, "a sweep's folder to resume; takes no other flag but --trust", TEXT)
+    trust: bool = setting(
+        False,
         "with --resume: import the code that the sweep names, though it is neither jaxrl's nor an "
         "installed plug-in's",
-        False,
-    ),
-    "compile_cache": COMPILE_CACHE,
-}
+        flag,
+    )
+
+
 PBT_FLAGS = flags_of(PopulationBasedTraining())
-SWEEP_FLAGS |= PBT_FLAGS
+OF_TRIALS = flags_of(RunSettings(loggers="jsonl"))
+SWEEP_FLAGS = {
+    **flags_of(SweepFlags()),
+    **PBT_FLAGS,
+    **{name: OF_TRIALS[name] for name in TRIAL_SETTINGS},
+}
 NOTHING_TO_SWEEP = (
     "nothing to sweep, this is one trial: give several values in --grid lr=3e-4,1e-3, --random "
     "lr=loguniform:1e-5:1e-2 --num-samples 8, or --seeds 8; `jaxrl train` is a single training"
 )
-SWEEP_FLAGS |= {name: flag for name, flag in OF_A_RUN.items() if name in TRIAL_SETTINGS}
 
 
 def sweep_flags(config: AlgorithmConfig | None = None, algorithm: str = "ppo") -> dict[str, Flag]:

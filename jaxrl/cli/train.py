@@ -18,8 +18,7 @@ from jaxrl.cli.algorithms import (
     named_in,
 )
 from jaxrl.cli.flags import (
-    COMPILE_CACHE,
-    TEXT,
+    CompileFlags,
     Flag,
     find_modules_here,
     flag_name,
@@ -31,9 +30,9 @@ from jaxrl.cli.flags import (
 from jaxrl.cli.help import HELP_FLAGS, show_help
 from jaxrl.core import glibc_memory
 from jaxrl.core.errors import TooManyFaults, UsageError, require
-from jaxrl.core.fields import file_path, flag
+from jaxrl.core.fields import check_all, file_path, flag, setting
 from jaxrl.core.plan import laid_out
-from jaxrl.core.words import Form, pairs, several
+from jaxrl.core.words import TEXT, any_value, pairs, several
 from jaxrl.rllib.translation import from_rllib
 from jaxrl.run import advice, resume
 from jaxrl.run.command_line import command, program
@@ -61,71 +60,84 @@ from jaxrl.serving.settings import GODOT_PORT, ServerSettings
 
 SPACES = ("observation_space", "action_space")
 ANY_SPACES = ("--observation-space", "Box(-1, 1, 1)", "--action-space", "Discrete(2)")
-RUN_FLAGS = {
-    "algorithm": ALGORITHM,
-    "tuned": TUNED,
-    "rllib_config": Flag(
+
+
+@dataclasses.dataclass(frozen=True)
+class RunFlags(CompileFlags):
+    """Flags of `jaxrl train` beside the settings of a configuration and those of a run."""
+
+    algorithm: Any = ALGORITHM
+    tuned: Any = TUNED
+    rllib_config: Any = setting(
+        None,
         "begin with RLlib's configuration in this JSON or YAML file, or in a result's folder "
         "(params.json); prints what became of each key",
-        None,
         TEXT,
-    ),
-    "ignore": Flag(
-        "with --rllib-config: keys that have no counterpart and change the result, to leave out",
+    )
+    ignore: Any = setting(
         (),
-        Form(several, "KEY"),
-    ),
-    "stop_return": Flag(
-        "stop when the mean return of the recent episodes reaches this; None: not by the return",
+        "with --rllib-config: keys that have no counterpart and change the result, to leave out",
+        any_value(several, "KEY"),
+    )
+    stop_return: Any = setting(
         None,
-    ),
-    "run_dir": Flag(
+        "stop when the mean return of the recent episodes reaches this; None: not by the return",
+    )
+    run_dir: Any = setting(
+        "auto",
         "the run's folder, which must not exist yet; auto: runs/<env>/<time>-s<seed>; without it, "
         "--resume continues in the folder that it names",
-        "auto",
         TEXT,
-    ),
-    "resume": Flag(
+    )
+    resume: Any = setting(
+        None,
         "a run's folder, or one of its checkpoints, to resume; other flags change its settings",
-        None,
         TEXT,
-    ),
-    "observation_space": Flag(
-        "of --env external or godot: 'Box(-1, 1, 4)', 'Discrete(5)', or {'agent1': Box(...), ...} "
-        "for several agents",
-        None,
-        TEXT,
-    ),
-    "action_space": Flag("of --env external or godot, written as --observation-space", None, TEXT),
-    "serve": Flag(
-        "of --env external, settings of its policy server: port=9944 host=127.0.0.1 token_file=... "
-        "and the other flags of jaxrl serve; of --env godot also godot_port=11008",
-        (),
-        Form(pairs, "NAME=VALUE"),
-    ),
-    "strict": Flag(
-        "refuse to resume with settings that let a part of the state start from scratch", False
-    ),
-    "profile": Flag(
-        "measure at the end how long sampling and learning take in an iteration", False
-    ),
-    "trust": Flag(
+    )
+    strict: bool = setting(
+        False,
+        "refuse to resume with settings that let a part of the state start from scratch",
+        flag,
+    )
+    trust: bool = setting(
+        False,
         "with --resume: import the code that the run names, though it is neither jaxrl's nor an "
         "installed plug-in's",
-        False,
-    ),
-    "compile_cache": COMPILE_CACHE,
-    "coordinator": Flag(
+        flag,
+    )
+    profile: bool = setting(
+        False, "measure at the end how long sampling and learning take in an iteration", flag
+    )
+    observation_space: Any = setting(
+        None,
+        "of --env external or godot: 'Box(-1, 1, 4)', 'Discrete(5)', or {'agent1': Box(...), ...} "
+        "for several agents",
+        TEXT,
+    )
+    action_space: Any = setting(
+        None, "of --env external or godot, written as --observation-space", TEXT
+    )
+    serve: Any = setting(
+        (),
+        "of --env external, settings of its policy server: port=9944 host=127.0.0.1 token_file=... "
+        "and the other flags of jaxrl serve; of --env godot also godot_port=11008",
+        any_value(pairs, "NAME=VALUE"),
+    )
+    coordinator: Any = setting(
+        None,
         "several processes train together: HOST:PORT where process 0 waits for the others; auto: "
         "as "
         "SLURM or a cloud TPU says, the next two as well",
-        None,
         TEXT,
-    ),
-    "num_processes": Flag("how many processes train together", None),
-    "process_id": Flag("which of them this one is, from 0, which logs and saves", None),
-    "join_seconds": Flag("how long the processes wait for each other at the start", JOIN_SECONDS),
-}
+    )
+    num_processes: Any = setting(None, "how many processes train together")
+    process_id: Any = setting(None, "which of them this one is, from 0, which logs and saves")
+    join_seconds: Any = setting(
+        JOIN_SECONDS, "how long the processes wait for each other at the start"
+    )
+
+
+RUN_FLAGS = flags_of(RunFlags())
 NAMING = {
     "per_policy",
     *(field.name for field in dataclasses.fields(AlgorithmConfig) if field.metadata["kind"]),
@@ -133,24 +145,21 @@ NAMING = {
 }
 
 
-@dataclasses.dataclass(frozen=True)
-class TrainOptions:
-    """What a command line asks for."""
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TrainOptions(RunFlags):
+    """What a command line asks for. `run_dir` "same" is that of the run to resume."""
 
     config: AlgorithmConfig
     source: str  # where the configuration's values come from, for people
     settings: dict[str, Any]  # of the run, those given
-    run_dir: str | None  # "same": that of the run to resume
-    resume: str | None = None
-    strict: bool = False
-    trust: bool = False
-    profile: bool = False
-    compile_cache: str | None = "auto"
-    # coordinator, num_processes, process_id, join_seconds
-    hosts: tuple[Any, ...] = (None, None, None, JOIN_SECONDS)
     table: str = ""  # what became of RLlib's configuration
-    server: tuple = ()  # of --env external: pairs, the settings of its server
     scenes: Any = None  # of --env godot: where they connect to
+
+    @property
+    def hosts(self) -> tuple[Any, ...] | None:
+        """The coordinator, the number of processes, and which of them this is; None: one alone."""
+        asked = tuple(getattr(self, name) for name in THREE)
+        return None if asked == (None, None, None) else asked
 
 
 def train_ppo(argv: Sequence[str] | None = None) -> None:
@@ -168,8 +177,8 @@ def _train(argv: Sequence[str], algorithm: str) -> None:
     glibc_memory.limit_arenas()
     try:
         order = parse(argv, algorithm)
-        if any(part is not None for part in order.hosts[:3]):
-            join(*order.hosts[:3], seconds=order.hosts[3])
+        if order.hosts:
+            join(*order.hosts, seconds=order.join_seconds)
         plan = order.config.describe()
         # It may split the CPU into devices, so nothing may have asked for them before.
         trainer = begin(order)
@@ -227,9 +236,9 @@ def begin(order: TrainOptions) -> Trainer:
         from jaxrl.serving.training import ExternalTrainer as trainer
 
         server = {"godot_port": GODOT_PORT} if order.config.env == GODOT else {}
-        told = {"server_settings": ServerSettings.named({**server, **dict(order.server)})}
+        told = {"server_settings": ServerSettings.named({**server, **dict(order.serve)})}
         settings = {**settings, **told, "scenes": order.scenes}
-    elif order.server:
+    elif order.serve:
         raise UsageError("--serve goes with --env external or godot")
     if order.resume is None:
         return trainer(order.config, run_dir=order.run_dir, **settings)
@@ -270,9 +279,9 @@ def parse(argv: Sequence[str], algorithm: str = "ppo") -> TrainOptions:
     settings.update(_stop(settings, saved_stop, "total_env_steps" in options, goal))
     source += "" if table else _but({**options, **settings})
     RunSettings(**settings)
-    asked = {**_checked_run_flags(run), "table": table, "scenes": scenes}
-    run_dir = run.get("run_dir", "auto" if path is None else "same")
-    return TrainOptions(config, source, settings, run_dir, path, **asked)
+    asked = {"run_dir": "auto" if path is None else "same", **run}
+    asked |= {"config": config, "source": source, "settings": settings, "table": table}
+    return _checked(TrainOptions(**asked, scenes=scenes), run)
 
 
 def _class_name(path: str | None, *, trust: bool) -> str | None:
@@ -317,30 +326,21 @@ def _by_kind(given: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any], dic
     return options, run, settings
 
 
-def _checked_run_flags(run: dict[str, Any]) -> dict[str, Any]:
-    """The fields of `TrainOptions` that flags beside the configuration decide alone."""
-    hosts = tuple(run.get(name, RUN_FLAGS[name].default) for name in (*THREE, "join_seconds"))
-    joins_others = any(part is not None for part in hosts[:3])
-    if joins_others:
-        check(*hosts)
+def _checked(order: TrainOptions, run: Mapping[str, Any]) -> TrainOptions:
+    """The same; refuses flags of `run` that do not go together."""
+    if order.hosts:
+        check(*order.hosts, order.join_seconds)
     elif "join_seconds" in run:
         raise UsageError(f"--join-seconds goes with {', '.join(map(flag_name, THREE))}")
-    switches = {name: run.get(name, False) for name in ("strict", "trust", "profile")}
-    for name, value in switches.items():
-        flag(name, value)
-    if switches["profile"] and joins_others:
+    check_all(order)
+    if order.profile and order.hosts:
         raise UsageError(
             "--profile measures one process alone: leave it out where several train together"
         )
     for name in ("strict", "trust"):
-        if switches[name] and run.get("resume") is None:
+        if getattr(order, name) and order.resume is None:
             raise UsageError(f"--{name} goes with --resume RUN")
-    return {
-        **switches,
-        "hosts": hosts,
-        "compile_cache": run.get("compile_cache", "auto"),
-        "server": tuple(run.get("serve", {}).items()),
-    }
+    return order
 
 
 def _take_spaces(

@@ -29,7 +29,7 @@ RAY = "ray:"  # before a number of actors
 
 
 @words.written(words.or_none(words.pairs), "RESULT=VALUE")
-def _thresholds(name: str, value: Any) -> None:
+def stop_criteria(name: str, value: Any) -> None:
     pairs("{path in the result tree: least value}")(name, value)
     for path, least in value:
         if isinstance(least, bool) or not isinstance(least, int | float) or least != least:
@@ -85,7 +85,7 @@ class RunSettings:
     stop: Any = setting(
         (),
         "what ends training before its steps do: {path in the result tree: least value}",
-        _thresholds,
+        stop_criteria,
     )
     checkpoint_interval_s: float | None = setting(
         60.0,
@@ -96,14 +96,14 @@ class RunSettings:
         None, "iterations between two checkpoints; None: none", count(optional=True)
     )
     checkpoint_at_end: bool = setting(True, "whether the state that training ends in is kept", flag)
-    keep: int = setting(
-        3, "how many checkpoints are kept, newest first; the best one as well", count()
-    )
     checkpoint_score_attribute: str | None = setting(
         None,
         "the result that decides which checkpoint is best; None: the evaluation's return, else "
         "training's",
         text("a path in the result tree", optional=True),
+    )
+    keep: int = setting(
+        3, "how many checkpoints are kept, newest first; the best one as well", count()
     )
     evaluation_interval: int | None = setting(
         None, "iterations between two evaluations; None: none", count(optional=True)
@@ -150,6 +150,11 @@ class RunSettings:
     pictures: bool = setting(
         True, "whether the run's folder gets curves.png, episode.gif and episode.html", flag
     )
+    debug: bool = setting(
+        False,
+        "when a number is not finite, run that iteration again, uncompiled, and name the operation",
+        flag,
+    )
     devices: Any = setting(
         "auto",
         "devices that the environments are split over; auto: a CPU's cores where the work is large",
@@ -179,11 +184,6 @@ class RunSettings:
     )
     init_from: Any = setting(
         (), "policies that begin with another run's weights: {policy: path, or path#policy}", _runs
-    )
-    debug: bool = setting(
-        False,
-        "when a number is not finite, run that iteration again, uncompiled, and name the operation",
-        flag,
     )
 
     def __post_init__(self):

@@ -2,15 +2,19 @@
 
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
 from jaxrl import PPOConfig
+from jaxrl.algorithms.config import algorithm_config
+from jaxrl.algorithms.validators import schedule
 from jaxrl.cli import help as pages
-from jaxrl.cli.flags import Flag, flag_name
+from jaxrl.cli.flags import Flag, flag_name, flags_of
 from jaxrl.cli.main import all_flags, main
 from jaxrl.cli.sweep import sweep_flags
 from jaxrl.cli.train import train_flags
+from jaxrl.core.fields import number, setting
 
 FLAGS = all_flags()
 
@@ -24,10 +28,26 @@ def page(capsys, *words):
 
 @pytest.mark.parametrize("command", ["train", "sweep"])
 def test_every_flag_of_the_long_commands_belongs_to_exactly_one_group(command):
-    placed = [name for members in pages.GROUPS.values() for name in members.split()]
-    assert len(placed) == len(set(placed))
-    assert set(FLAGS[command]) <= set(placed)
-    assert "flags" not in pages.groups_of(FLAGS[command])
+    groups = pages.groups_of(FLAGS[command])
+    assert sorted(name for members in groups.values() for name in members) == sorted(FLAGS[command])
+    assert "flags" not in groups
+
+
+def test_a_setting_stands_in_the_group_of_what_its_class_declares_before_it():
+    loss = pages.groups_of(FLAGS["train"])["loss"]
+    assert loss[:4] == ["lr", "gamma", "lambda_", "clip_param"]
+
+    @algorithm_config
+    class Regularised(PPOConfig):
+        """PPO with another entropy bonus, and a term beside it."""
+
+        first: float = setting(0.0, "of no group", number(0), traced=True)
+        entropy_coeff: Any = setting(0.1, "weight of the entropy bonus", schedule(), traced=True)
+        tsallis_coeff: float = setting(0.0, "weight of another", number(0), traced=True)
+
+    groups = pages.groups_of(flags_of(Regularised(env="arena")))
+    assert groups["loss"] == [*(name for name in loss if hasattr(PPOConfig, name)), "tsallis_coeff"]
+    assert groups["flags"] == ["first"]
 
 
 def test_a_setting_of_an_algorithm_that_is_not_ours_stands_in_a_last_group():

@@ -121,7 +121,6 @@ class MARWILConfig(BCConfig):
     beta: float = setting(
         1.0, "how much better actions are preferred; 0: plain cloning", number(0), traced=True
     )
-    gamma: float = setting(0.99, "discount of the recorded returns", number(0, 1))
     vf_coeff: float = setting(1.0, "weight of the value loss", number(0), traced=True)
     moving_average_sqd_adv_norm_update_rate: float = setting(
         0.01,
@@ -129,3 +128,4 @@ class MARWILConfig(BCConfig):
         number(0, 1, open_low=True),
         traced=True,
     )
+    gamma: float = setting(0.99, "discount of the recorded returns", number(0, 1))

@@ -48,6 +48,11 @@ class PPOConfig(AlgorithmConfig):
 
     minibatch_size: int = setting(128, "rows of one gradient step", count())
     num_epochs: int = setting(30, "passes over each iteration's rows", count())
+    shuffle_blocks: int | None = setting(
+        None,
+        "blocks of environments that minibatches draw equally from; None: up to 8",
+        count(optional=True),
+    )
     lr: Any = setting(
         5e-5, "learning rate, or a schedule [[env step, value], ...]", schedule(), traced=True
     )
@@ -64,15 +69,14 @@ class PPOConfig(AlgorithmConfig):
         number(0, optional=True),
         traced=True,
     )
+    value_clip: str | None = setting(
+        "loss",
+        "clip the squared error (loss), the value's move (prediction), or nothing",
+        one_of("loss", "prediction", None),
+    )
     vf_loss_coeff: float = setting(1.0, "weight of the value loss", number(0), traced=True)
     entropy_coeff: Any = setting(
         0.0, "weight of the entropy bonus, or a schedule", schedule(), traced=True
-    )
-    intrinsic_reward_coeff: Any = setting(
-        1.0,
-        "weight of the model's intrinsic reward, or a schedule",
-        schedule(),
-        traced=True,
     )
     use_kl_loss: bool = setting(True, "whether KL(old || new) is penalised", flag)
     kl_coeff: float = setting(
@@ -81,46 +85,10 @@ class PPOConfig(AlgorithmConfig):
     kl_target: float = setting(
         0.01, "the KL in nats that an iteration should move by", number(0), traced=True
     )
-    grad_clip: float | None = setting(
-        None,
-        "bound of the gradient's global norm; None: no clipping",
-        number(0, open_low=True, optional=True),
-        traced=True,
-    )
-    adam_epsilon: float = setting(1e-8, "Adam's epsilon", number(0, open_low=True), traced=True)
     normalize_advantages: str | None = setting(
         "batch",
         "standardise advantages over the policy's batch, each minibatch, or None",
         one_of("batch", "minibatch", None),
-    )
-    value_clip: str | None = setting(
-        "loss",
-        "clip the squared error (loss), the value's move (prediction), or nothing",
-        one_of("loss", "prediction", None),
-    )
-    optimizer: Callable | str | None = setting(
-        None,
-        "module:name or a function, from learning rate to optax transformation; None: Adam",
-        validators.optimizer,
-        read=rllib_values.no_options,
-        kind=validators.OPTIMIZER,
-    )
-    shuffle_blocks: int | None = setting(
-        None,
-        "blocks of environments that minibatches draw equally from; None: up to 8",
-        count(optional=True),
-    )
-    dual_clip: float | None = setting(
-        None,
-        "the surrogate's loss of a negative advantage A is at most this times -A; None: no bound",
-        number(1, open_low=True, optional=True),
-        traced=True,
-    )
-    target_kl: float | None = setting(
-        None,
-        "an iteration's gradient steps end where a minibatch's KL is above 1.5 times this; None: "
-        "never",
-        number(0, open_low=True, optional=True),
     )
     normalize_returns: bool = setting(
         False,
@@ -134,12 +102,43 @@ class PPOConfig(AlgorithmConfig):
         "unseen states do not look better than seen ones (docs/ppo.md)",
         flag,
     )
-
+    dual_clip: float | None = setting(
+        None,
+        "the surrogate's loss of a negative advantage A is at most this times -A; None: no bound",
+        number(1, open_low=True, optional=True),
+        traced=True,
+    )
+    target_kl: float | None = setting(
+        None,
+        "an iteration's gradient steps end where a minibatch's KL is above 1.5 times this; None: "
+        "never",
+        number(0, open_low=True, optional=True),
+    )
+    intrinsic_reward_coeff: Any = setting(
+        1.0,
+        "weight of the model's intrinsic reward, or a schedule",
+        schedule(),
+        traced=True,
+    )
     normalize_intrinsic_rewards: bool = setting(
         False,
         "whether the model's intrinsic reward is divided by the running standard deviation of its "
         "discounted return, before intrinsic_reward_coeff",
         flag,
+    )
+    optimizer: Callable | str | None = setting(
+        None,
+        "module:name or a function, from learning rate to optax transformation; None: Adam",
+        validators.optimizer,
+        read=rllib_values.no_options,
+        kind=validators.OPTIMIZER,
+    )
+    adam_epsilon: float = setting(1e-8, "Adam's epsilon", number(0, open_low=True), traced=True)
+    grad_clip: float | None = setting(
+        None,
+        "bound of the gradient's global norm; None: no clipping",
+        number(0, open_low=True, optional=True),
+        traced=True,
     )
 
     def check_together(self) -> None:
