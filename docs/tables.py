@@ -1,12 +1,14 @@
-"""Tables of the documentation that are made from the code.
+"""What is made from the declared settings: tables of the documentation, keywords for editors.
 
-    python docs/tables.py      # rewrites them in all pages
+    python docs/tables.py      # rewrites them
 
-A table stands between `<!-- table: NAME -->` and `<!-- end -->`. tests/test_docs.py checks that the
-pages hold them as the code has them.
+A table stands between `<!-- table: NAME -->` and `<!-- end -->`. Keywords are TypedDicts, which
+type checkers and editors cannot derive from a dataclass. tests/test_docs.py checks that both are as
+the code has them.
 """
 
 import dataclasses
+import inspect
 import re
 from collections.abc import Callable
 from functools import partial
@@ -14,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxrl import MARWILConfig, PPOConfig, RunSettings
+from jaxrl.cli.algorithms import OF_THE_ENV
 from jaxrl.cli.flags import flags_of
 from jaxrl.cli.help import groups_of
 from jaxrl.core.foreign_names import LIBRARIES, RESULTS, SETTINGS, names_of
@@ -105,7 +108,34 @@ def with_tables(page: str) -> str:
     return PLACE.sub(lambda place: f"{place['name']} -->\n\n{TABLES[place['name']]()}\n", page)
 
 
+KEYWORDS = {  # file: {class: the fields that it repeats}
+    "jaxrl/algorithms/ppo/keywords.py": {
+        "TunedKeywords": [
+            field for field in dataclasses.fields(PPOConfig) if field.name not in OF_THE_ENV
+        ],
+        "PPOKeywords": [
+            field for field in dataclasses.fields(PPOConfig) if field.name in OF_THE_ENV
+        ],
+    },
+    "jaxrl/run/settings.py": {"RunKeywords": dataclasses.fields(RunSettings)},
+}
+
+
+def with_keywords(source: str, classes: dict[str, list[dataclasses.Field]]) -> str:
+    """A module with the fields of its TypedDicts as the settings are declared."""
+    for name, fields in classes.items():
+        types = {field.name: inspect.formatannotation(field.type) for field in fields}
+        body = "".join(f"    {field}: {declared}\n" for field, declared in types.items())
+        body = body.replace("collections.abc.", "").replace("typing.", "")
+        form = rf'(class {name}\(\w+, total=False\):\n    """[^"]*"""\n\n)(?:    \w+: .*\n)+'
+        source = re.sub(form, lambda begin, body=body: begin[1] + body, source)
+    return source
+
+
 def main() -> None:
+    for file, classes in KEYWORDS.items():
+        path = DOCS.parent / file
+        path.write_text(with_keywords(path.read_text(encoding="utf-8"), classes), encoding="utf-8")
     for path in sorted(DOCS.glob("*.md")):
         page = path.read_text(encoding="utf-8")
         path.write_text(with_tables(page), encoding="utf-8")

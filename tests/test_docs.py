@@ -328,6 +328,18 @@ def test_the_tables_of_a_page_are_those_of_the_code(page):
     assert TABLES.with_tables(text) == text
 
 
+@pytest.mark.parametrize("file", TABLES.KEYWORDS)
+def test_the_keywords_that_editors_complete_are_written_from_the_settings(file):
+    """`python docs/tables.py` writes them."""
+    text = (ROOT / file).read_text(encoding="utf-8")
+    assert TABLES.with_keywords(text, TABLES.KEYWORDS[file]) == text
+    without_fields = re.compile(r"(?<=\n\n)(    \w+: .*\n)+")
+    blank = without_fields.sub("    forgotten: int\n", text[text.index("(TypedDict") :])
+    blank = text[: text.index("(TypedDict")] + blank
+    assert blank != text
+    assert TABLES.with_keywords(blank, TABLES.KEYWORDS[file]) == text
+
+
 def test_every_setting_and_every_name_of_another_library_is_in_a_table():
     assert "flags" not in groups_of(TABLES.OF_PPO)
     text = "".join(page.read_text(encoding="utf-8") for page in PAGES)

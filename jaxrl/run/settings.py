@@ -245,8 +245,8 @@ class RunKeywords(TypedDict, total=False):
     checkpoint_interval_s: float | None
     checkpoint_frequency: int | None
     checkpoint_at_end: bool
-    keep: int
     checkpoint_score_attribute: str | None
+    keep: int
     evaluation_interval: int | None
     evaluation_duration: int
     evaluation_explore: bool
@@ -259,10 +259,10 @@ class RunKeywords(TypedDict, total=False):
     output_share: float
     loggers: Any
     pictures: bool
+    debug: bool
     devices: Any
     workers: Any
     sync: bool
     env_step_timeout_s: float
     max_consecutive_faults: int
     init_from: Any
-    debug: bool

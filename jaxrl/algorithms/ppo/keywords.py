@@ -1,7 +1,7 @@
 """The keyword arguments of `PPOConfig.tuned`, `fast` and `replace`, for editors and type checkers.
 
-These repeat the fields of `PPOConfig`, since type checkers cannot derive them; a test holds the two
-equal.
+These repeat the fields of `PPOConfig`, since type checkers cannot derive them; `python
+docs/tables.py` writes them.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,7 +11,6 @@ from typing import Any, TypedDict
 class TunedKeywords(TypedDict, total=False):
     """Every setting of `PPOConfig` but the environment and its arguments."""
 
-    ignore_observations: Sequence[str]
     policies: Any
     policies_to_train: Any
     per_policy: Any
@@ -20,43 +19,20 @@ class TunedKeywords(TypedDict, total=False):
     num_envs: int | None
     rollout_length: int | None
     train_batch_size: int | None
-    minibatch_size: int
-    num_epochs: int
-    lr: Any
-    gamma: float
-    lambda_: float
-    clip_param: float
-    vf_clip_param: float | None
-    vf_loss_coeff: float
-    entropy_coeff: Any
-    intrinsic_reward_coeff: Any
-    use_kl_loss: bool
-    kl_coeff: float
-    kl_target: float
-    grad_clip: float | None
-    adam_epsilon: float
-    normalize_advantages: str | None
-    value_clip: str | None
+    metrics_num_episodes_for_smoothing: int
+    callbacks: Any
+    ignore_observations: Sequence[str]
+    curriculum: Any
+    env_task_fn: Any
+    env_task_interval: int
+    opponents: Any
     observation_filter: str | None
     normalize_images: bool
+    action_distribution: str
     normalize_actions: bool
     clip_actions: bool
     explore: bool
     exploration_config: Any
-    optimizer: Callable | str | None
-    shuffle_blocks: int | None
-    metrics_num_episodes_for_smoothing: int
-    callbacks: Any
-    env_task_fn: Any
-    env_task_interval: int
-    curriculum: Any
-    opponents: Any
-    action_distribution: str
-    dual_clip: float | None
-    target_kl: float | None
-    normalize_returns: bool
-    center_values: bool
-    normalize_intrinsic_rewards: bool
     model: Any
     fcnet_hiddens: Sequence[int]
     fcnet_activation: str
@@ -83,6 +59,30 @@ class TunedKeywords(TypedDict, total=False):
     attention_init_gru_gate_bias: float
     agent_id_obs: bool
     critic_observation: str
+    minibatch_size: int
+    num_epochs: int
+    shuffle_blocks: int | None
+    lr: Any
+    gamma: float
+    lambda_: float
+    clip_param: float
+    vf_clip_param: float | None
+    value_clip: str | None
+    vf_loss_coeff: float
+    entropy_coeff: Any
+    use_kl_loss: bool
+    kl_coeff: float
+    kl_target: float
+    normalize_advantages: str | None
+    normalize_returns: bool
+    center_values: bool
+    dual_clip: float | None
+    target_kl: float | None
+    intrinsic_reward_coeff: Any
+    normalize_intrinsic_rewards: bool
+    optimizer: Callable | str | None
+    adam_epsilon: float
+    grad_clip: float | None
 
 
 class PPOKeywords(TunedKeywords, total=False):
