@@ -248,11 +248,12 @@ def _objective(config: PPOConfig, spec: PPOSpec) -> str:
         entropy=_term("H"),
         mean_kl_loss=_term("KL(old || new)"),
     )
+    numbers = {name: getattr(config, name) or 0.0 for name in config.numbers()}
     coefficients = SimpleNamespace(
-        vf_loss_coeff=_term(f"{config.vf_loss_coeff:g}"),
-        entropy_coeff=_term(_schedule(config.entropy_coeff), config.entropy_coeff),
-        kl_coeff=_term("k", penalised),
+        **{name: _term(_schedule(value), value) for name, value in numbers.items()}
     )
+    coefficients.vf_loss_coeff = _term(f"{config.vf_loss_coeff:g}")
+    coefficients.kl_coeff = _term("k", penalised)
     model_loss = _term("the model's loss", hasattr(spec.policy_spec.model, "loss"))
     text = str(total_loss(terms, coefficients, model_loss))
     if penalised:

@@ -5,7 +5,11 @@ import numpy as np
 import pytest
 
 from jaxrl import PPOConfig, UsageError
+from jaxrl.algorithms.config import algorithm_config
+from jaxrl.algorithms.ppo import summary
+from jaxrl.algorithms.ppo.loss import total_loss
 from jaxrl.core.env import Environment
+from jaxrl.core.fields import number, setting
 from jaxrl.core.spaces import Box
 
 PLAIN = "-min(r A, clip(r, 1 +- 0.2) A) + 0.5 min((V - R)^2, 10)"
@@ -62,6 +66,21 @@ class Framed(Environment):
 
     def step_env(self, key, state, action, params):
         return *self.reset_env(key, params), jnp.float32(0), jnp.array(True), {}
+
+
+def test_a_coefficient_that_is_declared_and_in_the_loss_is_in_the_plan(monkeypatch):
+    @algorithm_config
+    class Weighted(PPOConfig):
+        """PPO with a second weight of the entropy."""
+
+        second_coeff: float = setting(0.25, "weight of the entropy again", number(0), traced=True)
+
+    def loss(terms, hypers, model_loss):
+        return total_loss(terms, hypers, model_loss) - hypers.second_coeff * terms.entropy
+
+    monkeypatch.setattr(summary, "total_loss", loss)
+    assert " - 0.25 H" in Weighted(env="cartpole").describe()
+    assert " H" not in Weighted(env="cartpole", second_coeff=0).describe()
 
 
 @pytest.mark.parametrize(
