@@ -132,7 +132,7 @@ class Trainer(PolicyAccess, EpisodeAccess, TrainerResults):
         self.tasks = EnvTasks(config, setup.env)
         self.watch = HealthMonitor(config, self.algorithm.diagnostics)
         self.best = BestState(self.settings.score_attribute)
-        if self.settings.evaluation_env_args:
+        if self.settings.evaluation_interval is not None or self.settings.evaluation_env_args:
             self.evaluation.check()
         self.compile_seconds = 0.0
         self.last_result: Result | None = None
