@@ -37,7 +37,6 @@ from jaxrl.core.env import Environment, MultiAgentEnvironment, StackedEnvironmen
 from jaxrl.core.env_checker import check_env
 from jaxrl.core.errors import UsageError
 from jaxrl.core.registry import make, names, register
-from jaxrl.core.renamed import find_former_modules
 from jaxrl.core.seats import ShuffledSeats
 from jaxrl.offline.estimators import estimate_return
 from jaxrl.rllib.translation import Translation, from_rllib
@@ -58,8 +57,6 @@ from jaxrl.run.trainer import Trainer
 from jaxrl.sweeps.population_based_training import PopulationBasedTraining
 from jaxrl.sweeps.space import choice, grid_search, loguniform, randint, uniform
 from jaxrl.sweeps.sweep import resume_sweep, sweep
-
-find_former_modules()
 
 __version__ = "0.1.0"
 

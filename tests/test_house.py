@@ -58,7 +58,7 @@ MAY_IMPORT = {
 }
 MAY_NAME = {  # what a floor or a file may name in a text, as settings do
     "envs": {"envs/networks"},
-    "jaxrl/core/renamed.py": {"envs/networks"},  # where they were, for runs of before
+    "jaxrl/run/storage/migrate.py": {"envs", "envs/networks"},  # where they were, in files
 }
 # All that episodes import, and what worker processes import.
 CORE_WITHOUT_JAX = tuple(
@@ -137,7 +137,8 @@ VAGUE_WORDS = {"own", "one", "it", "its", "ours", "theirs", "their", "mine"}
 NO_NAMES = ("utils.py", "helpers.py")
 TREES = {"PyTree", "jax.Array", "np.ndarray"}
 METRICS_OF_PPO = {"mean_kl_loss", "entropy", "vf_loss", "policy_loss", "kl_coeff", "kl_target"}
-FORMER_METRICS_IN = "jaxrl/run/logging/panels.py"  # the panels of runs that did not store theirs
+FORMER_FORMS_IN = "jaxrl/run/storage/migrate.py"  # names, parts of the state, panels
+FORMER_FORMS = re.compile(r"(?<![a-z])former|(?<!was )renamed|earlier version", re.IGNORECASE)
 ARRAY_MAKERS = re.compile(
     r"jax\.(numpy|random)\..*|jax\.device_put|"
     r"numpy\.(array|asarray|zeros|ones|full|empty|arange|linspace|eye|identity|stack|concatenate|tile|random\..*|\w+_like)"
@@ -428,12 +429,23 @@ def jax_where_there_is_none(path, source):
 
 def metrics_of_an_algorithm(path, source):
     """What people are shown is named by the algorithm (`headline_metrics`), not by who shows it."""
-    if floor_of(path) not in ("run", "sweeps") or path == FORMER_METRICS_IN:
+    if floor_of(path) not in ("run", "sweeps") or path == FORMER_FORMS_IN:
         return []
     return [
         f"{path}:{node.lineno}: {node.value!r} is a metric of one algorithm"
         for node in ast.walk(ast.parse(source))
         if isinstance(node, ast.Constant) and node.value in METRICS_OF_PPO
+    ]
+
+
+def former_forms(path, source):
+    """What earlier versions called things, one module knows, for the sake of their files."""
+    if path == FORMER_FORMS_IN:
+        return []
+    return [
+        f"{path}:{number}: {found[0]!r} is for {FORMER_FORMS_IN} to say"
+        for number, line in enumerate(source.splitlines(), 1)
+        if (found := FORMER_FORMS.search(line))
     ]
 
 
@@ -530,6 +542,7 @@ GUARDS = (
     vague_names,
     jax_where_there_is_none,
     metrics_of_an_algorithm,
+    former_forms,
     imports_in_functions,
     absent_as_a_tuple,
 )
@@ -731,6 +744,12 @@ BROKEN = {
             "\n" * (MAX_MODULE_LINES + 1),
         ],
     },
+    former_forms: {
+        "jaxrl/core/env.py": ["over = former_attribute('over', 'episode_done')"],
+        "jaxrl/run/storage/checkpoint.py": ["FORMER_NAMES = {}", "# as it was formerly"],
+        "jaxrl/ops/advantages.py": ["from jaxrl.core import renamed"],
+        "envs/arena.py": ["# what earlier versions called it"],
+    },
     metrics_of_an_algorithm: {
         "jaxrl/run/logging/console.py": ["def line(result):\n    return result['mean_kl_loss']"],
     },
@@ -841,12 +860,16 @@ ALLOWED = {
     "envs/networks/cell_memory.py": [
         "from jaxrl.models.model import carried\nfrom jaxrl.envs.networks import ray_network",
     ],
-    "jaxrl/core/renamed.py": ["MOVED = 'jaxrl.envs.networks.cell_memory'"],
     "jaxrl/core/spaces.py": [
         "def f(start: int | tuple = (), name: str = '', *, rows: tuple[PyTree, ...] = ()): pass",
         "class A:\n    seen: tuple | None = None\n    policies: Sequence[str] = ()",
     ],
     "jaxrl/run/load.py": ["def render(path, *, a, b, c, d, e, f, g): pass"],
+    "jaxrl/run/storage/checkpoint.py": ["raise ValueError('it was renamed')  # in a transformer"],
+    "jaxrl/run/storage/migrate.py": [
+        "FORMER = {'former': 'entropy'}  # of earlier versions",
+        "MOVED = 'jaxrl.envs.networks.cell_memory'",
+    ],
     "jaxrl/run/trainer.py": [
         "class Trainer:\n    def fit(self, a, b, c, d, e, f): one_hot = 'one'"
     ],

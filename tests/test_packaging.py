@@ -11,17 +11,14 @@ import sys
 import tomllib
 import typing
 import zipfile
-from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
 
 from jaxrl import PPOConfig, Trainer
 from jaxrl.algorithms.ppo.keywords import PPOKeywords, TunedKeywords
-from jaxrl.core import trust
 from jaxrl.core.foreign_names import LIBRARIES
 from jaxrl.core.registry import make
-from jaxrl.core.trust import current_module
 from jaxrl.run.settings import RunKeywords, RunSettings
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -166,22 +163,3 @@ def test_a_project_with_a_folder_envs_of_its_own_makes_our_environments_and_its_
     (user_envs / "mine.py").write_text("from tests.core.environments import Corridor as Mine\n")
     assert type(make("cartpole")[0]).__module__ == "jaxrl.envs.cartpole"
     assert type(make("envs.mine:Mine")[0]).__name__ == "Corridor"
-
-
-def test_the_names_of_earlier_versions_lead_to_the_present_modules(monkeypatch):
-    env, params = make("arena", height=6)
-    assert make("envs.arena:MultiAgentArena", height=6) == (env, params)
-    announced = [
-        EntryPoint("arena", "envs.arena:MultiAgentArena", "jaxrl.envs")
-    ]  # an install of before
-    monkeypatch.setattr(trust, "entry_points", lambda group: announced)
-    assert make("arena", height=6) == (env, params)
-
-
-def test_a_module_of_ones_own_that_is_called_as_ours_was_keeps_its_name(user_envs):
-    (user_envs / "arena.py").write_text("class MultiAgentArena: pass\n")
-    assert current_module("envs.arena") == "envs.arena"
-    assert current_module("envs.cartpole") == "jaxrl.envs.cartpole"
-    assert current_module("envs.nothing") == "envs.nothing"
-    assert current_module("envs") == "envs"
-    assert current_module("numpy.random") == "numpy.random"

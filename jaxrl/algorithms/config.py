@@ -47,7 +47,6 @@ from jaxrl.core.fields import (
 )
 from jaxrl.core.ignored_parts import ignoring
 from jaxrl.core.registry import ENVIRONMENT, environment_of, make, registered
-from jaxrl.core.renamed import former_method
 from jaxrl.core.spaces import Dict, Space
 from jaxrl.core.trust import Kind, load, parse_name
 from jaxrl.core.types import PolicyId, PyTree
@@ -362,10 +361,6 @@ class AlgorithmConfig(NetworkSettings, ActingSettings, TaskSettings, RolloutSett
         if isinstance(self.env, str):
             return self.env
         return getattr(self.env, "name", getattr(self.env, "__name__", type(self.env).__name__))
-
-    devices_worth_using = former_method("devices_worth_using", "jaxrl.algorithms.sharding")
-    check_devices = former_method("check_devices", "jaxrl.algorithms.sharding")
-    check_sizes = former_method("check_sizes", "jaxrl.algorithms.memory_estimate")
 
     def _settings_of(self, policy: PolicyId) -> dict[str, Any]:
         """What `per_policy` has of one policy."""

@@ -13,7 +13,6 @@ import jax.numpy as jnp
 
 from jaxrl.core.errors import UsageError
 from jaxrl.core.fast_prng import with_fast_keys
-from jaxrl.core.renamed import former_attribute
 from jaxrl.core.types import ALL, DEFAULT_AGENT, DEFAULT_POLICY, AgentId, Key, PyTree
 
 SINGLE_AGENT_METHODS = (
@@ -281,9 +280,6 @@ class RawStep(NamedTuple):
     all_terminated: jax.Array  # bool[]  the episode ended for everybody, not by the time limit
     episode_done: jax.Array  # bool[]  the episode ended
     info: dict[str, Any]
-
-    world_ended = former_attribute("world_ended", "all_terminated")
-    over = former_attribute("over", "episode_done")
 
 
 def raw_step(

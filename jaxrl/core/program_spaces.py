@@ -221,7 +221,7 @@ def numbers_of(space: Space, action: PyTree, xp: Any = jax.numpy) -> Any:
 def is_alike_inside(saved: Mapping[str, Any] | None, other: Mapping[str, Any]) -> bool:
     """Whether a network for the one space, both as of `to_json`, serves the other.
 
-    Formerly the spaces of Python environments were written as the program has them.
+    Within the program spaces may be alike that differ outside, as in where integers begin.
     """
     if saved is None or saved == other:
         return saved == other

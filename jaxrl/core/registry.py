@@ -44,7 +44,7 @@ from jaxrl.core.task_distributions import (
     nearest_form,
 )
 from jaxrl.core.tasks import per_episode
-from jaxrl.core.trust import Kind, current_module, load, parse_name, points_of
+from jaxrl.core.trust import Kind, load, parse_name, points_of
 from jaxrl.core.types import PyTree
 
 
@@ -109,7 +109,7 @@ def names() -> list[str]:
 def announced_name(target: str) -> str:
     """The announced short name of an environment's "module:Class", or `target` itself."""
     for name, point in points_of(ENVIRONMENT.group).items():
-        if f"{current_module(point.module)}:{point.attr}" == target:
+        if f"{point.module}:{point.attr}" == target:
             return name
     return target
 
@@ -373,7 +373,6 @@ def constructor_of(name: str) -> Callable[..., Any]:
 
 def _load(point: EntryPoint) -> Callable[..., Any]:
     """The announced object; the error names the file of another package that hides it."""
-    point = EntryPoint(point.name, f"{current_module(point.module)}:{point.attr}", point.group)
     package = point.module.partition(".")[0]
     try:
         return point.load()

@@ -11,7 +11,6 @@ import ast
 import dataclasses
 import functools
 import importlib
-import importlib.util
 import inspect
 import os
 import re
@@ -21,15 +20,12 @@ from importlib.metadata import EntryPoint, entry_points
 from types import FunctionType, ModuleType
 from typing import Any, NamedTuple
 
-from jaxrl.core import renamed
 from jaxrl.core.errors import UsageError, brief, unknown_name
 
 OURS = "jaxrl"
-EARLIER = "envs"  # what jaxrl.envs was called in earlier versions
 NAME = re.compile(r"(?P<module>[^:()]+):(?P<attribute>\w+)(?:\((?P<arguments>.*)\))?", re.DOTALL)
 LONGEST_NAME = 200  # characters of a module's name, and of what is in it
 NO_DEFAULT = object()
-_known_here: set[str] = set()  # modules `envs.*` that a file named and that are ours
 
 
 @dataclasses.dataclass(frozen=True)
@@ -176,33 +172,18 @@ def _changed_at(path: str) -> int | None:
 def _is_defined_here(kind: Kind, named: Named) -> bool:
     """Whether a name is a class of this kind that is defined in jaxrl itself."""
     package, *below = named.module.split(".")
-    if package == EARLIER and _is_only_jaxrls():
-        package, below = OURS, [EARLIER, *below]
     if package != OURS or any(part.startswith("_") for part in (*below, named.attribute)):
         return False
     try:
-        found = _imported(".".join((package, *below)), named.attribute, kind.name)
+        found = _imported(named.module, named.attribute, kind.name)
     except (UsageError, ImportError):
         return False
     defined_here = isinstance(found, type) and f"{found.__module__}.".startswith(f"{OURS}.")
-    fits = defined_here and kind.fits(found)
-    if fits:
-        _known_here.add(named.module)
-    return fits
-
-
-def _is_only_jaxrls() -> bool:
-    """Whether `envs` can only mean jaxrl's package; imports neither."""
-    found = importlib.util.find_spec(EARLIER)
-    present = importlib.util.find_spec(f"{OURS}.{EARLIER}")
-    if found is None:
-        return True
-    return None not in (present, found.origin) and os.path.samefile(found.origin, present.origin)
+    return defined_here and kind.fits(found)
 
 
 def _imported(module: str, attribute: str, kind: str) -> Any:
     """The object `module:attribute`; if there is none, a UsageError that calls it a `kind`."""
-    module = current_module(module)
     try:
         return getattr(importlib.import_module(module), attribute)
     except ModuleNotFoundError as error:
@@ -218,35 +199,6 @@ def _imported(module: str, attribute: str, kind: str) -> Any:
         if not known:  # a package defines nothing itself: list what it imports
             known = [key for key in public if not isinstance(public[key], ModuleType)]
         raise unknown_name(kind, attribute, known, f"in module {module!r}") from None
-
-
-def current_module(module: str) -> str:
-    """The current name of a module: `envs.arena` of earlier versions is `jaxrl.envs.arena` today.
-
-    Checkpoints, settings files and installs of earlier versions have the old names. A user's module
-    that is also called `envs.arena` keeps its name. A name from a file that was ours stays ours in
-    this process, even if a folder with modules of that name is added to the path later.
-    """
-    if module in renamed.MODULES:
-        return renamed.MODULES[module]
-    package, _, rest = module.partition(".")
-    try:
-        present = (
-            importlib.util.find_spec(f"{OURS}.{module}") if package == EARLIER and rest else None
-        )
-    except ModuleNotFoundError:  # `envs.mine.corridor`: we have no package `mine`
-        present = None
-    if present is None:
-        return module
-    if module in _known_here:
-        return f"{OURS}.{module}"
-    try:
-        found = importlib.util.find_spec(module)
-    except ModuleNotFoundError:  # no `envs`, or it is not a package
-        found = None
-    if found is None or found.origin is None or os.path.samefile(found.origin, present.origin):
-        return f"{OURS}.{module}"
-    return module
 
 
 def described(found: Any) -> str:

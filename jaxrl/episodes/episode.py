@@ -51,15 +51,6 @@ class Episode:
         """Whether the episode has ended; a done one takes no more steps."""
         return self.is_terminated or self.is_truncated
 
-    @property
-    def is_finalized(self) -> bool:
-        """The former name of `is_numpy`."""
-        return self.is_numpy
-
-    def finalize(self):
-        """The former name of `to_numpy`."""
-        return self.to_numpy()
-
     def env_steps(self) -> int:
         """The number of environment steps, as `len`."""
         return len(self)

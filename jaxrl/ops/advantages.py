@@ -4,13 +4,7 @@ import chex
 import jax
 import jax.numpy as jnp
 
-from jaxrl.core.renamed import former_functions
 from jaxrl.ops import collectives
-
-__getattr__ = former_functions(
-    __name__, total="jaxrl.ops.collectives", over_axis="jaxrl.ops.collectives"
-)
-
 
 # With gamma 1 and no termination all levels are right: `center_values` then changes nothing.
 SMALLEST_SLOPE = 1e-3

@@ -51,7 +51,7 @@ def scan_some(
 ) -> tuple[PyTree, PyTree]:
     """`jax.lax.scan` over the rows [N, ...] that are `wanted`, bool[N].
 
-    To compute a step and then keep the former state costs more: the state is copied each time.
+    Computing a step that is not wanted and keeping the previous state copies the state each time.
 
     Returns:
         (state, results): the results are [N, ...], zeros where a row was passed over.

@@ -19,7 +19,6 @@ from jaxrl.core.env import (
 )
 from jaxrl.core.errors import UsageError, brief, reason_of, unknown_name
 from jaxrl.core.fields import FLOAT32, is_array
-from jaxrl.core.renamed import former_attribute
 from jaxrl.core.tasks import without_task
 from jaxrl.core.trust import Kind, maker
 from jaxrl.core.types import AgentId, PolicyId, PyTree
@@ -59,8 +58,6 @@ class EpisodeStep:
     episode_done: jax.Array  # bool[]  the episode ended with it
     info: dict[str, Any]
     params: PyTree  # the environment's numbers in this episode
-
-    over = former_attribute("over", "episode_done")
 
     @classmethod
     def of(

@@ -9,7 +9,6 @@ import jax.numpy as jnp
 from flax import struct
 
 from jaxrl.core.env import RawStep, acting_agents
-from jaxrl.core.renamed import former_attribute
 from jaxrl.core.types import PyTree
 from jaxrl.models.model import carried
 from jaxrl.models.policy_spec import PolicyInputs, PolicyState, PolicyWeights
@@ -65,8 +64,6 @@ class Trajectory(struct.PyTreeNode):
     # whether it may have been played by older weights than those that learn from it
     is_stale: bool = struct.field(pytree_node=False, default=False)
 
-    ended = former_attribute("ended", "done")
-
 
 class Rollout(struct.PyTreeNode):
     """T steps of all environments."""
@@ -82,8 +79,6 @@ class Rollout(struct.PyTreeNode):
     # i32[T, E]  the member of the pool that played, where there is a pool
     opponents: jax.Array | None = None
     num_env_steps: jax.Array | None = None  # i32[]  of episodes that were not dropped; None: all
-
-    over = former_attribute("over", "episode_done")
 
     def as_stale(self) -> "Rollout":
         """The same, marked as played by older weights than those that will learn from it."""

@@ -17,7 +17,6 @@ from jaxrl.run.results import Lifetime
 from jaxrl.run.stopping import all_met, unmet
 from jaxrl.run.storage import checkpoint, run_folder, runs
 from jaxrl.run.storage.checkpoint import CHECKPOINTS, Checkpoint
-from jaxrl.run.storage.config_file import NUM_SEEDS
 from jaxrl.run.storage.snapshot import Snapshot, state_facts, state_tree
 
 
@@ -47,12 +46,8 @@ class Saved:
         """
         settings = dict(self.facts["run_settings"])
         settings["stop"] = unmet(settings.get("stop", {}), self.facts.get("result"))
-        if self.facts.get("num_processes", 1) != num_processes():
+        if self.facts["num_processes"] != num_processes():
             settings["devices"] = "auto"
-        if type(settings.get("evaluation_seed")) is int:
-            settings["evaluation_seed"] %= (
-                NUM_SEEDS  # earlier versions saved larger ones, which JAX read so
-            )
         return settings
 
     def met_criteria(self) -> dict[str, float]:
@@ -125,9 +120,9 @@ def read_run(
 
     def read_checkpoint(found: Path) -> Checkpoint:
         facts, number = checkpoint.read_facts(found), devices
-        if number is None and facts.get("num_processes", 1) != num_processes():
+        if number is None and facts["num_processes"] != num_processes():
             number = "auto"
-        split_cpu(number or facts["run_settings"].get("devices", 1))
+        split_cpu(number or facts["run_settings"]["devices"])
         return checkpoint.read(found)
 
     try:

@@ -8,7 +8,7 @@ from typing import Any
 from jaxrl.core.errors import UsageError, one_line
 from jaxrl.core.json_text import read_json
 from jaxrl.run.results import ITERATIONS
-from jaxrl.run.storage import own_files
+from jaxrl.run.storage import migrate, own_files
 from jaxrl.run.storage.json_lines import Damage, read_rows
 from jaxrl.run.storage.runs import PLAN, RESULTS
 from jaxrl.sweeps.outcomes import DIVERGED, DROPPED, STOPPED, TERMINATED
@@ -23,7 +23,7 @@ def read_plan(path: Path) -> dict[str, Any]:
         UsageError: no sweep's folder, or a damaged one.
     """
     try:
-        plan = read_json(own_files.read_text(path / PLAN))
+        plan = migrate.present_plan(read_json(own_files.read_text(path / PLAN)))
     except OSError as error:
         raise UsageError(
             f"{path} is not a sweep's folder: {PLAN}: {error.strerror or error}"
@@ -50,8 +50,8 @@ def read_results(path: Path, plan: Mapping[str, Any]) -> dict[int, dict[str, Any
     """
     damage = Damage(path / RESULTS)
     rows = read_rows(path / RESULTS, lambda row: _row_problem(row, plan["trials"]), damage)
-    by_trial = {row["trial"]: row for row in rows}
-    if damage.count and (plan["halving"] is not None or plan.get("scheduler") is not None):
+    by_trial = {row["trial"]: migrate.present_row(row) for row in rows}
+    if damage.count and (plan["halving"] is not None or plan["scheduler"] is not None):
         raise UsageError(
             f"sweep folder {path} is damaged: {RESULTS}: {damage}, and its trials depend on each "
             f"other: without {RESULTS} all of them are trained again"

@@ -185,7 +185,7 @@ def resume_sweep(
             trials = [
                 dataclasses.replace(trial, number=number) for number, trial in enumerate(trials)
             ]
-            if plan.get("scheduler") is not None:
+            if plan["scheduler"] is not None:
                 plan["scheduler"] = PopulationBasedTraining.from_dict(plan["scheduler"])
             order = SweepOptions(
                 **{name: plan[name] for name in SweepOptions.__dataclass_fields__ if name in plan}

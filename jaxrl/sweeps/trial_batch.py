@@ -15,7 +15,7 @@ from jaxrl.run.devices.compiled import CAPACITY
 from jaxrl.run.devices.mesh import stacked
 from jaxrl.run.results import Lifetime, Result, result_names
 from jaxrl.run.settings import RunSettings
-from jaxrl.run.storage import checkpoint, own_files
+from jaxrl.run.storage import checkpoint, migrate, own_files
 from jaxrl.run.storage.json_lines import dumped
 from jaxrl.run.storage.snapshot import Snapshot
 from jaxrl.sweeps.metric_readers import check_path, readers_of
@@ -154,7 +154,7 @@ class TrialBatch:
         reporter.view.lifetime = Lifetime(**facts["lifetimes"][i])
         reporter.view.last_result = facts["results"][i]
         reporter.hooks.set_state(saved.facts["callbacks"])
-        reporter.ended = facts.get("ended", [False] * len(self.trials))[i]
+        reporter.ended = facts["ended"][i]
         last = reporter.lifetime.training_iteration if reporter.ended else reporter.last
         diverged = facts["diverged"][i]
         flag("diverged", diverged)
@@ -162,7 +162,7 @@ class TrialBatch:
 
     def _facts(self, path: Path) -> dict[str, Any]:
         try:
-            facts = read_json(own_files.read_text(path / BLOCK))
+            facts = migrate.present_block(read_json(own_files.read_text(path / BLOCK)))
         except (OSError, ValueError) as error:
             raise UsageError(f"{path} holds no saved members: {BLOCK}: {error}") from None
         if len(facts["lifetimes"]) != len(self.trials):

@@ -1,7 +1,7 @@
 """RLlib's `MultiAgentEnv` as a PettingZoo `ParallelEnv`, whose copies step as all others do.
 
 Ray need not be installed: it is told by its methods. An agent acts next if its observation was
-given, and else waits; flags of "__all__" end the episode of all. Former forms are read as well: a
+given, and else waits; flags of "__all__" end the episode of all. Older forms are read as well: a
 reset without a seed that gives observations alone, four results of a step, one space for all
 agents. This module must not import JAX.
 """

@@ -13,7 +13,7 @@ from jaxrl import PPOConfig
 from jaxrl.core import registry, trust
 from jaxrl.core.errors import UsageError
 from jaxrl.core.registry import make, names, register
-from jaxrl.core.trust import current_module, parse_name
+from jaxrl.core.trust import parse_name
 from tests.core.environments import Corridor, Params
 
 HERE = "tests.core.environments"
@@ -251,11 +251,6 @@ def test_an_environment_without_numbers_takes_none():
     register("still", Still)
     assert make("still")[1] == Empty()
     says("unknown argument 'step_size' of environment 'still'", "still", step_size=1.0)
-
-
-def test_a_package_envs_of_ones_own_with_packages_inside_keeps_its_names():
-    assert current_module("envs.mine.corridor") == "envs.mine.corridor"
-    assert current_module("elsewhere.envs.corridor") == "elsewhere.envs.corridor"
 
 
 @pytest.mark.parametrize(

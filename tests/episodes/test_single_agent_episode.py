@@ -138,7 +138,7 @@ def test_temporary_data_end_with_to_numpy():
     episode.add_temporary_timestep_data("frames", 1)
     episode.add_temporary_timestep_data("frames", 2)
     assert episode.get_temporary_timestep_data("frames") == [1, 2]
-    episode.finalize()
+    episode.to_numpy()
     with pytest.raises(UsageError, match="custom_data"):
         episode.add_temporary_timestep_data("frames", 3)
     with pytest.raises(UsageError, match="unknown temporary data 'frames'"):

@@ -103,6 +103,10 @@ FORGERIES = {  # of the run's facts; "COMMAND" is a shell command
     },
     "env, another class of jaxrl": {"config": {"env": "jaxrl.run.trainer:Trainer", "env_args": {}}},
     "env, what was once called envs": {"config": {"env": "envs.evil:Thing", "env_args": {}}},
+    "env, of the time when ours were called envs": {
+        "config_class": "jaxrl.ppo.config:PPOConfig",
+        "config": {"env": "envs.evil:Thing", "env_args": {}},
+    },
     "config_class": {"config_class": "evil:Thing"},
     "config_class, a function of jaxrl": {"config_class": "jaxrl:make"},
     "config_class, another class of jaxrl": {"config_class": "jaxrl.run.settings:RunSettings"},
@@ -238,7 +242,6 @@ def strangers_folder(mark, tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "path", [folder for folder in sys.path if not holds(folder)])
     for name in [name for name in sys.modules if name.partition(".")[0] == "envs"]:
         monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setattr(trust, "_known_here", set())
     yield here
     for name in ("own", "evilmod", "envs", "envs.cartpole"):
         sys.modules.pop(name, None)
@@ -258,7 +261,9 @@ def test_resuming_does_not_look_into_the_current_folder(run, mark, strangers_fol
 def test_a_module_that_a_flag_names_brings_in_nothing_else_of_its_folder(
     run, mark, tmp_path, strangers_folder, env, module
 ):
-    path = forged(run, tmp_path / "stranger", config={"env": env, "env_args": {}, "policies": None})
+    config = {"env": env, "env_args": {}, "policies": None}
+    of_its_time = {"config_class": "jaxrl.ppo.config:PPOConfig", "config": config}
+    path = forged(run, tmp_path / "stranger", **of_its_time)
     order = parse(["--resume", str(path), "--callbacks", "own:Mine"])
     assert sys.path[-1] == str(strangers_folder)
     made = order.config.setup().env

@@ -7,7 +7,6 @@ import jax.numpy as jnp
 from flax import struct
 
 from jaxrl.algorithms.ppo.hypers import Hypers, PPOSpec
-from jaxrl.core.renamed import former_attribute
 from jaxrl.core.types import Key, PyTree
 from jaxrl.models.model import carried
 from jaxrl.models.policy_spec import PolicySpec
@@ -41,8 +40,6 @@ class Batch(struct.PyTreeNode):
     importance: jax.Array | None = None
     # what acted, where the policy's choice with its noise learns; None elsewhere
     noise: Distribution | None = None
-
-    begins = former_attribute("begins", "is_first")
 
     @property
     def policy_weight(self) -> jax.Array:

@@ -13,7 +13,7 @@ clip, where the gradient is 0: there a greedy behaviour leaves every row of a po
 from deterministic.
 
 Of a policy's own choice with noise (`GaussianNoise`) it is the noisy policy that learns: pi and
-pi_old above are that noise around the means of the present and of the former policy. Then rho and w
+pi_old above are that noise around the means of the present and of the old policy. Then rho and w
 are 1 at first however wide the noise is, and the gradient reaches the mean.
 """
 

@@ -14,7 +14,6 @@ from jaxrl.algorithms.rllib_values import read_settings
 from jaxrl.algorithms.validators import optimizer_of, schedule
 from jaxrl.core.errors import UsageError
 from jaxrl.core.fields import count, flag, freeze, number, one_of, setting
-from jaxrl.core.renamed import former_method
 from jaxrl.core.types import PolicyId
 
 
@@ -190,5 +189,3 @@ class PPOConfig(AlgorithmConfig):
     def replace(self, **changes: Unpack[PPOKeywords]) -> "PPOConfig":
         """A copy with `changes`; of the three sizes, those not named follow from those that are."""
         return super().replace(**changes)
-
-    concerns = former_method("concerns", "jaxrl.algorithms.ppo.diagnostics")

@@ -36,7 +36,7 @@ def resolve_tuned(
     for policy, settings in given.items():
         given[policy] = {**defaults, **settings} if CHOOSES_NETWORK & settings.keys() else settings
     by_policy = dict(given)
-    for policy, settings in _renamed(plain, first, changes.get("policies")).items():
+    for policy, settings in _settings_by_policy(plain, first, changes.get("policies")).items():
         chosen = given.get(policy, {})
         settings = _without_network(settings, {**changes, **chosen})
         left = {name: settings[name] for name in settings if name not in changes}
@@ -52,7 +52,7 @@ def _without_network(tuned: Mapping[str, Any], changes: Mapping[str, Any]) -> Se
     return {name: value for name, value in tuned.items() if name not in TUNED_NETWORK}
 
 
-def _renamed(plain: Any, by_policy: dict[PolicyId, Settings], policies: Any) -> dict:
+def _settings_by_policy(plain: Any, by_policy: dict[PolicyId, Settings], policies: Any) -> dict:
     """Settings by the names of those `policies` that play the agents of a tuned policy."""
     if policies is None or not by_policy:
         return by_policy

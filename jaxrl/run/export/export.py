@@ -70,9 +70,9 @@ def export_policy(
     path = check_path(path)
     flag("explore", explore)
     count(optional=True)("opset", opset)
-    renamed = "a mapping {name of an input or output: another}"
-    instance_of(Mapping, renamed, optional=True)("names", names)
-    pairs(renamed.removeprefix("a mapping "))("names", freeze(names or ()))
+    new_names = "a mapping {name of an input or output: another}"
+    instance_of(Mapping, new_names, optional=True)("names", names)
+    pairs(new_names.removeprefix("a mapping "))("names", freeze(names or ()))
     names = dict(names or ())
     is_onnx = path.suffix == ONNX
     if not is_onnx and (opset is not None or names):
@@ -94,12 +94,11 @@ def export_policy(
         write_file(file, lambda temporary, content=content: temporary.write_bytes(content))
     if path.suffix == ".npz":
         notes += (("reader", f"{READER}, which needs NumPy alone: copy it"),)
-    renamed = lambda tensors: tuple(
+    by_new_names = lambda tensors: tuple(
         tensor._replace(name=names.get(tensor.name, tensor.name)) for tensor in tensors
     )
-    return Exported(
-        path, renamed(step.inputs), renamed(step.outputs), batch, parity, metadata, notes + fixed
-    )
+    tensors = by_new_names(step.inputs), by_new_names(step.outputs)
+    return Exported(path, *tensors, batch, parity, metadata, notes + fixed)
 
 
 def check_path(path: str | Path) -> Path:

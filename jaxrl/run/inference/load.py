@@ -62,7 +62,7 @@ class LoadedRun:
     @property
     def against(self) -> Result:
         """Whom the policies meet, {"opponents": {policy: who}}; {} of a run without a pool."""
-        policy = self.saved.facts.get("opponents_of")
+        policy = self.saved.facts["opponents_of"]
         if policy is None:
             return {}
         if self.opponent is not None:
@@ -117,7 +117,7 @@ def open_run(
     CONFIG("config", config)
     saved = open_found(path, which)
     env_args, opponent = (None, None) if game is None else (game.env_args, game.opponent)
-    if opponent is not None and saved.facts.get("opponents_of") is None:
+    if opponent is not None and saved.facts["opponents_of"] is None:
         raise UsageError(f"opponent={brief(opponent)}: the run has no pool of opponents")
     if config is None:
         reading = {"to_play": True, "opponent": opponent, "trust": trust}
@@ -217,7 +217,7 @@ def policy_of(
         weights,
         name=policy,
         agents=known[policy]["agents"],
-        masked=saved.facts.get("action_masks", False),  # older checkpoints do not say
+        masked=saved.facts["action_masks"],
         seed=seed,
         origin=Origin(saved.facts["env_name"], players),
     )
@@ -277,8 +277,8 @@ def evaluate(
     run_settings = opened.saved.facts["run_settings"]
     if seed is None:
         wanted["seed"] = run_settings["evaluation_seed"]
-    if max_steps is None:  # earlier runs do not have it
-        limit = run_settings.get("evaluation_max_steps", MAX_STEPS)
+    if max_steps is None:
+        limit = run_settings["evaluation_max_steps"]
     wanted["limit"] = PlayLimit(limit)
     with contextlib.closing(_copies_of(run_settings)) as copies:
         if return_episodes or writer is not None:

@@ -338,5 +338,5 @@ def write_file(path: Path, write: Callable[[Path], Any]) -> None:
     except OSError as error:
         raise UsageError(f"{path} cannot be written: {error.strerror or error}") from None
     finally:
-        with contextlib.suppress(OSError):  # it has been renamed, or there is no folder to hold it
+        with contextlib.suppress(OSError):  # it has its name, or there is no folder to hold it
             temporary.unlink()

@@ -18,12 +18,6 @@ class Panel(NamedTuple):
     target: float | None = None
 
 
-# Of runs written before their algorithm's panels were stored with them, all of PPO.
-FORMER_PANELS = (
-    ("mean_kl_loss", "KL divergence of an update, nats", "kl_target", False),
-    ("entropy", "entropy, nats", "", True),
-    ("vf_loss", "value loss", "", False),
-)
 # The last panel of a run with a pool: against all members, and against each that is no copy.
 WIN_RATE = "win_rate"
 WIN_RATE_FACTS = [WIN_RATE, "win rate against opponents", "", True]
@@ -45,12 +39,11 @@ def panel_facts(
 
 def panels_of(facts: Mapping[str, Any]) -> tuple[Panel, ...]:
     """The panels of a run, from what its folder says."""
-    stored = facts.get("panels", FORMER_PANELS)
     targets = facts["config"]
     try:
         return tuple(
             Panel(name, str(title), bool(linear), targets.get(target))
-            for name, title, target, linear in stored
+            for name, title, target, linear in facts["panels"]
         )
     except (TypeError, ValueError):
         raise UsageError("the run's folder is damaged: metadata.json has other panels") from None

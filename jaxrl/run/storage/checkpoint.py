@@ -4,8 +4,8 @@
                        checkpoint.json   everything else, with a digest of every file
     checkpoints/best-000107/             the best state so far, with its score
 
-Nothing is pickled. A checkpoint is written under a name that no reader looks for and renamed at the
-end.
+Nothing is pickled. A checkpoint is written under a name that no reader looks for, and takes its own
+at the end.
 """
 
 import hashlib
@@ -24,7 +24,7 @@ import numpy as np
 from jaxrl.core.errors import UsageError, brief, one_line
 from jaxrl.core.json_text import read_json
 from jaxrl.core.types import PyTree, is_key
-from jaxrl.run.storage import array_storage, own_files, runs
+from jaxrl.run.storage import array_storage, migrate, own_files, runs
 from jaxrl.run.storage.dtypes import narrowed
 from jaxrl.run.storage.forms import problem_of_checkpoint
 
@@ -33,17 +33,6 @@ CHECKPOINTS = "checkpoints"  # in a run's folder
 FACTS, ARRAYS, UNFINISHED, REPLACED = "checkpoint.json", "arrays", ".unfinished-", ".replaced-"
 READ_ATTEMPTS = 20  # while a trainer removes what is being read
 Read = TypeVar("Read")
-FORMER_NAMES = {  # of parts of the state, before format 3
-    "runner.worlds.running": "runner.envs.episodes",
-    "runner.worlds.data": "runner.envs.callback_data",
-    "runner.worlds.memory": "runner.envs.policy_states",
-    "runner.worlds": "runner.envs",
-}
-# Parts of the state that earlier checkpoints do not have, which are 0 then: agents' steps in their
-# episodes (format 1) and what rounding has left out of sums.
-CAME_LATER = re.compile(
-    r"\b(envs|window)\.episodes\.(agent_steps$|lower\.)|\benvs\.state\.(.*\.)?returns_lower$"
-)
 NAME = re.compile(r"(best-)?(\d{6,})")
 
 
@@ -106,21 +95,11 @@ def read(path: Path) -> Checkpoint:
             raise UsageError(f"checkpoint {path} is damaged: {name} is not as it was written")
     try:
         arrays = array_storage.read(path / ARRAYS, facts["arrays"])
-        if facts["format"] < 3:
-            arrays = {present_name(name): array for name, array in arrays.items()}
     except Exception as error:  # orbax and tensorstore raise errors of many kinds
         raise UsageError(
             f"the arrays of checkpoint {path} cannot be read: {one_line(error)}"
         ) from None
-    return Checkpoint(path, arrays, facts)
-
-
-def present_name(name: str) -> str:
-    """What an array of a checkpoint of format 1 or 2 is called today."""
-    for former, present in FORMER_NAMES.items():
-        if name.startswith(f"{former}."):
-            name = present + name.removeprefix(former)
-    return re.sub(r"(\.unfinished\.\d+\.row)\.context\b", r"\1.inputs", name)
+    return Checkpoint(path, migrate.present_arrays(arrays, facts["format"]), facts)
 
 
 def read_facts(path: Path) -> dict[str, Any]:
@@ -144,6 +123,7 @@ def read_facts(path: Path) -> dict[str, Any]:
         )
     if digest != _digest(facts):
         raise UsageError(f"checkpoint {path} is damaged: {FACTS} was changed after it was written")
+    facts = migrate.present_facts(facts)
     if problem := problem_of_checkpoint(facts, FACTS):
         raise UsageError(f"checkpoint {path} is damaged: {problem}")
     _check_name(path, facts)
@@ -216,13 +196,11 @@ def filled(
     what: str,
     *,
     others_allowed: bool = False,
-    missing_allowed: bool = False,
 ) -> PyTree:
     """`template`, a tree of arrays or their shapes, with the arrays that were saved under `prefix`.
 
     Args:
         others_allowed: whether more than these may have been saved under it.
-        missing_allowed: whether fewer may: the template, of arrays then, keeps its own.
 
     Raises:
         UsageError: they do not fit; the first difference, with both shapes.
@@ -234,10 +212,8 @@ def filled(
         shape = jax.eval_shape(jax.random.key_data, leaf) if is_key(leaf) else leaf
         if not shape.size:
             return np.zeros(shape.shape, shape.dtype)
-        if name not in saved and missing_allowed:
-            return leaf
-        if name not in saved and CAME_LATER.search(name):
-            return np.zeros(shape.shape, shape.dtype)
+        if name not in saved and (value := migrate.value_of_later(name, shape)) is not None:
+            return value
         if name not in saved:
             raise UsageError(f"{what} does not fit: it has no {name}, here {_form(shape)}")
         value = narrowed(saved[name], shape.dtype)

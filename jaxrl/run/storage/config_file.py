@@ -22,8 +22,6 @@ from jaxrl.rollout.episode_callbacks import CALLBACKS
 from jaxrl.rollout.policy_map import policies_that_learn
 from jaxrl.run.logging.loggers import LOGGER
 
-NUM_SEEDS = 2**32
-
 CONFIGURATION = Kind(
     "configuration class",
     "jaxrl.algorithms",
@@ -362,10 +360,7 @@ def _checked_facts(facts: dict[str, Any]) -> tuple[dict[str, Any], set[str]]:
             f"the run's file is damaged: its objects are of {sorted(unknown)}, which per_policy "
             "lacks"
         )
-    values = {**values, **({"per_policy": dict(by_policy)} if by_policy else {})}
-    if type(values.get("seed")) is int:
-        values["seed"] %= NUM_SEEDS  # earlier versions saved larger ones, which JAX read so
-    return values, set(objects)
+    return {**values, **({"per_policy": dict(by_policy)} if by_policy else {})}, set(objects)
 
 
 def _without(values: Mapping[str, Any], names: set[str]) -> dict[str, Any]:

@@ -56,8 +56,8 @@ def lifetime(value: Any) -> None:
     Raises:
         ValueError: another value.
     """
-    later = {name: LATER_COUNTS.get(name, _refuse) for name in value.keys() - COUNTS.keys()}
-    if problem := problem_of(value, {**COUNTS, **later}, "it"):
+    others = dict.fromkeys(value.keys() - COUNTS.keys(), _refuse)
+    if problem := problem_of(value, {**COUNTS, **others}, "it"):
         raise ValueError(problem)
 
 
@@ -83,8 +83,9 @@ STORED: Form = {  # of any checkpoint.json
     "files": {ANY: str},
     "lifetime": {"training_iteration": int},
 }
-COUNTS: Form = {"training_iteration": int, "num_env_steps": int}
-LATER_COUNTS: Form = {  # which earlier files lack
+COUNTS: Form = {
+    "training_iteration": int,
+    "num_env_steps": int,
     "num_episodes": int,
     "time_total_s": NUMBER,
     "num_agent_steps": _agent_steps,

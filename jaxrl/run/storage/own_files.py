@@ -64,7 +64,7 @@ def remove_temporary(path: Path) -> None:
 
 
 def unfinished_beside(folder: Path) -> Path:
-    """A name beside `folder` under which it is filled, before it is renamed."""
+    """A name beside `folder` under which it is filled, before it takes its name."""
     return folder.parent / f".unfinished-{os.getpid()}-{secrets.token_hex(4)}"
 
 

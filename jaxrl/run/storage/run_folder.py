@@ -18,7 +18,7 @@ from filelock import FileLock, Timeout
 
 from jaxrl.core.errors import UsageError, brief, one_line
 from jaxrl.core.json_text import read_json
-from jaxrl.run.storage import own_files
+from jaxrl.run.storage import migrate, own_files
 from jaxrl.run.storage.config_file import asks_for_trust, described
 from jaxrl.run.storage.forms import RUN, problem_of
 from jaxrl.run.storage.runs import CONFIG, next_time
@@ -213,9 +213,10 @@ def read(path: Path) -> dict[str, Any]:
         raise UsageError(
             f"run folder {path} is damaged: config.json or metadata.json holds no settings"
         )
-    if problem := problem_of(rest, RUN, METADATA):
+    facts = migrate.present_facts({**rest, "config": config})
+    if problem := problem_of(facts, RUN, METADATA):
         raise UsageError(f"run folder {path} is damaged: {problem}")
-    return {**rest, "config": config}
+    return facts
 
 
 def metadata() -> dict[str, Any]:

@@ -114,10 +114,9 @@ def _unchanged_numbers(
     """(hypers, env_params): `numbers`, but the saved ones where the settings say the same."""
     where = f"checkpoint {saved.path}"
     hypers, env_params = numbers
-    former = saved_numbers(saved.facts, config)
-    if former is not None and _equal(config.hypers(), former.hypers()):
-        # A number that came later than the checkpoint is, by its default, one that changes nothing.
-        hypers = checkpoint.filled(hypers, saved.arrays, "hypers", where, missing_allowed=True)
+    before = saved_numbers(saved.facts, config)
+    if before is not None and _equal(config.hypers(), before.hypers()):
+        hypers = checkpoint.filled(hypers, saved.arrays, "hypers", where)
     is_same_object = "env" in saved.facts["objects"] and not isinstance(config.env, str)
     if facts["config"]["env_args"] == saved.facts["config"]["env_args"] or is_same_object:
         env_params = checkpoint.filled(env_params, saved.arrays, "env_params", where)

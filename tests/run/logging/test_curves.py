@@ -8,7 +8,6 @@ import pytest
 
 from jaxrl.run.logging.curves import Curves, smooth, spans_decades
 from jaxrl.run.logging.history import MAX_POINTS
-from jaxrl.run.logging.panels import panels_of
 from jaxrl.run.storage.json_lines import dumped
 from tests.run.logging.made_results import PANELS, filled, result
 
@@ -109,10 +108,6 @@ def test_on_a_logarithmic_scale_a_spike_stays_a_spike():
     np.testing.assert_allclose(smooth(values, logarithmic=True)[48:53], 1e6 ** (1 / 5))
     np.testing.assert_allclose(smooth(values)[48:53], (4 + 1e6) / 5)
     np.testing.assert_allclose(smooth(np.full(100, 3.0), logarithmic=True), 3.0)
-
-
-def test_runs_from_before_panels_were_stored_have_those_of_ppo():
-    assert panels_of({"config": {"kl_target": 0.01}}) == PANELS
 
 
 def test_a_logarithmic_scale_is_for_values_above_zero_over_decades():

@@ -57,7 +57,7 @@ def test_the_lines_are_each_agents_and_their_sum_with_the_newest_value():
 
 
 def test_one_agent_has_one_line_and_an_evaluation_is_a_dot():
-    returns, kl, *_ = drawn(filled(10, evaluated=True), panels_of({"config": {}}))
+    returns, kl, *_ = drawn(filled(10, evaluated=True), [PANELS[0]._replace(target=None)])
     assert labels(returns) == ["return  10", "evaluation"]
     assert labels(kl) == ["p  0.01"]
     assert (

@@ -14,26 +14,10 @@ import pytest
 
 from jaxrl import Callbacks, PPOConfig, UsageError
 from jaxrl.run import advice
-from jaxrl.run.resume import Saved
 from jaxrl.run.storage import run_folder
 from jaxrl.run.storage.config_file import config_facts, read_config
 from scripts.arena_callbacks import ArenaMetrics, Curiosity
 from tests.core.environments import Corridor
-
-
-@pytest.mark.parametrize(("saved", "read"), [(2**32 - 1, 2**32 - 1), (2**32, 0), (2**40 + 7, 7)])
-def test_a_seed_that_an_earlier_version_saved_is_read_as_jax_read_it(saved, read):
-    config = PPOConfig(env="arena")
-    facts = config_facts(config, config.setup().policies)
-    facts["config"]["seed"] = saved
-    assert (
-        read_config(facts, "a_test").seed == read_config(facts, "a_test", to_play=True).seed == read
-    )
-
-
-def test_an_evaluation_seed_that_an_earlier_version_saved_is_one_that_runs_take():
-    facts = {"run_settings": {"evaluation_seed": 2**32 + 5}}
-    assert Saved(None, facts, None, newest=True).run_settings()["evaluation_seed"] == 5
 
 
 def descent(lr):

@@ -11,13 +11,14 @@ import pytest
 
 from jaxrl import UsageError
 from jaxrl.run.storage import run_folder
+from jaxrl.run.storage.migrate import present_facts
 
 
 def test_a_folder_whose_files_lack_something_is_called_damaged(tmp_path):
     rest = {"config_class": "", "objects": [], "policies": {}, "run_settings": {}, "versions": {}}
     (tmp_path / "config.json").write_text("{}")
     (tmp_path / "metadata.json").write_text(json.dumps(rest))
-    assert run_folder.read(tmp_path) == {**rest, "config": {}}
+    assert run_folder.read(tmp_path) == present_facts({**rest, "config": {}})
     without = {name: value for name, value in rest.items() if name != "objects"}
     for damaged, message in (
         (without, "metadata.json has no 'objects'"),

@@ -1,0 +1,132 @@
+"""Former forms of what the folders of runs and sweeps hold, read as if they were written today.
+
+No other module knows a former form. What reads a file calls one of these functions on it, once.
+Nothing is imported here for a name in a file, and nothing is checked: a value of no known form
+stays as it is, for the checks that follow. Checkpoints say their format, from 1 to 3; the form of
+other files is told by what they hold.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+NUM_SEEDS = 2**32
+PPO = "jaxrl.ppo.config:PPOConfig"  # before format 3
+ENVIRONMENTS = ("arena", "cartpole", "pursuit", "waterworld")  # `envs.arena` and so on, at its time
+MODULES = {
+    "jaxrl.ppo.config": "jaxrl.algorithms.ppo.config",
+    "jaxrl.models.cell_memory": "jaxrl.envs.networks.cell_memory",
+    "jaxrl.models.ray_network": "jaxrl.envs.networks.ray_network",
+    "jaxrl.models.rotation_network": "jaxrl.envs.networks.rotation_network",
+}
+# In files of their time alone: today `envs.arena` is a module of the user's own.
+MODULES_OF_PPO = MODULES | {f"envs.{name}": f"jaxrl.envs.{name}" for name in ENVIRONMENTS}
+NAMING = {"config_class", "env_name", "config", "trials"}  # the facts that hold names of modules
+LATER_FACTS = {  # with what was true of runs whose files do not say
+    "action_masks": False,
+    "num_processes": 1,
+    "opponents_of": None,
+    "panels": [  # all runs were PPO's
+        ["mean_kl_loss", "KL divergence of an update, nats", "kl_target", False],
+        ["entropy", "entropy, nats", "", True],
+        ["vf_loss", "value loss", "", False],
+    ],
+}
+LATER_RUN_SETTINGS = {"devices": 1, "evaluation_max_steps": 1_000_000}
+PARTS = {  # of the state, before format 3
+    "runner.worlds.running": "runner.envs.episodes",
+    "runner.worlds.data": "runner.envs.callback_data",
+    "runner.worlds.memory": "runner.envs.policy_states",
+    "runner.worlds": "runner.envs",
+}
+# Counts and sums that began at 0: agents' steps in their episodes (format 2) and what rounding has
+# left out of sums.
+FROM_ZERO = re.compile(
+    r"\b(envs|window)\.episodes\.(agent_steps$|lower\.)|\benvs\.state\.(.*\.)?returns_lower$"
+)
+
+
+def present_facts(facts: Any) -> Any:
+    """What the JSON files of a run or of a checkpoint say."""
+    if not isinstance(facts, dict) or "config_class" not in facts:  # those of a part of a sweep
+        return _present_names(facts, MODULES)
+    facts = {**LATER_FACTS, **_with_present_config(facts)}
+    if isinstance(facts.get("run_settings"), dict):
+        facts["run_settings"] = {**LATER_RUN_SETTINGS, **facts["run_settings"]}
+        _keep_in_32_bits(facts["run_settings"], "evaluation_seed")
+    if isinstance(facts.get("lifetime"), dict):
+        facts["lifetime"] = {"num_agent_steps": None, **facts["lifetime"]}
+    return facts
+
+
+def present_plan(plan: Any) -> Any:
+    """What the file of a sweep says."""
+    return {"scheduler": None, **_with_present_config(plan)} if isinstance(plan, dict) else plan
+
+
+def present_row(row: Any) -> Any:
+    """A line of a sweep's results: the trial's settings are among them."""
+    return _present_names(row, MODULES)
+
+
+def present_block(facts: Any) -> Any:
+    """What the file of a block of trials says."""
+    if not isinstance(facts, dict) or not isinstance(facts.get("lifetimes"), list):
+        return facts
+    return {"ended": [False] * len(facts["lifetimes"]), **facts}
+
+
+def present_arrays(arrays: Mapping[str, np.ndarray], format: int) -> dict[str, np.ndarray]:
+    """A checkpoint's arrays by the names that its parts have today."""
+    return {_present_part(name) if format < 3 else name: arrays[name] for name in arrays}
+
+
+def value_of_later(name: str, leaf: Any) -> Any:
+    """The value of a part of the state that came later than a checkpoint; None if none came later.
+
+    Args:
+        leaf: the array in its place, or for what began at 0 only its shape.
+    """
+    if FROM_ZERO.search(name):
+        return np.zeros(leaf.shape, leaf.dtype)
+    return leaf if name.startswith("hypers.") else None  # a default, which changes nothing
+
+
+def _with_present_config(facts: dict[str, Any]) -> dict[str, Any]:
+    """A copy of what is said of a configuration and its class."""
+    modules = MODULES_OF_PPO if facts.get("config_class") == PPO else MODULES
+    named = {name: _present_names(facts[name], modules) for name in NAMING & facts.keys()}
+    facts = {**facts, **named}
+    if not isinstance(facts.get("config"), dict):
+        return facts
+    config = facts["config"]
+    _keep_in_32_bits(config, "seed")
+    if {"conv_filters", "conv_activation"} <= config.keys():  # all networks read images so
+        config.setdefault("conv_channels", "last")
+    return facts
+
+
+def _present_names(value: Any, modules: Mapping[str, str]) -> Any:
+    """A copy in which every "module:Name", however deep, has the module's name today."""
+    if isinstance(value, dict):
+        return {name: _present_names(part, modules) for name, part in value.items()}
+    if isinstance(value, list):
+        return [_present_names(part, modules) for part in value]
+    module, colon, rest = value.partition(":") if isinstance(value, str) else ("", "", "")
+    return f"{modules[module]}:{rest}" if colon and module in modules else value
+
+
+def _present_part(name: str) -> str:
+    """The name of an array of format 1 or 2."""
+    for former, present in PARTS.items():
+        if name.startswith(f"{former}."):
+            name = present + name.removeprefix(former)
+    return re.sub(r"(\.unfinished\.\d+\.row)\.context\b", r"\1.inputs", name)
+
+
+def _keep_in_32_bits(settings: dict[str, Any], name: str) -> None:
+    """Has a seed that is larger than one may be now as JAX read it."""
+    if type(settings.get(name)) is int:
+        settings[name] %= NUM_SEEDS

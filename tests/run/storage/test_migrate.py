@@ -1,0 +1,337 @@
+"""What former versions wrote is read to the bit, and goes on as it would have then.
+
+The runs in tests/reference are theirs, and so is what is expected of them; see its README.
+"""
+
+import json
+import shutil
+import tarfile
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+import jaxrl
+from jaxrl import Trainer, UsageError, load_policy, resume_sweep
+from jaxrl.episodes import read_episodes
+from jaxrl.run.export.numpy_policy import NumpyPolicy
+from jaxrl.run.logging.panels import panels_of
+from jaxrl.run.storage import array_storage, checkpoint, run_folder
+from jaxrl.run.storage.checkpoint import ARRAYS, FACTS, find, named_arrays, read_facts
+from jaxrl.run.storage.config_file import read_config
+from jaxrl.run.storage.migrate import (
+    present_arrays,
+    present_block,
+    present_facts,
+    present_plan,
+    value_of_later,
+)
+from jaxrl.run.storage.snapshot import state_tree
+from jaxrl.sweeps.trial_batch import TrialBatch
+from jaxrl.sweeps.trials import trials_of
+from tests.run.storage.recorded_runs import (
+    CARTPOLE,
+    MODEL,
+    PICTURES,
+    RETURN,
+    RUNS,
+    SEEN,
+    Pictures,
+    chosen,
+    digest,
+    learned,
+    steps_of,
+)
+
+REFERENCE = Path(__file__).parents[2] / "reference"
+EXPECTED = json.loads((REFERENCE / "a5ee728" / "expected.json").read_text())
+
+
+@pytest.fixture
+def former(tmp_path):
+    """A function that unpacks what a former version wrote, by its name."""
+
+    def unpacked(name):
+        (found,) = REFERENCE.rglob(f"{name}.tar.xz")
+        with tarfile.open(found) as archive:
+            archive.extractall(tmp_path, filter="data")
+        return tmp_path / name
+
+    jaxrl.register(PICTURES, Pictures)
+    return unpacked
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", RUNS)
+def test_a_run_of_a5ee728_is_read_to_the_bit_and_goes_on(former, name):
+    path, expected = former(name), EXPECTED[name]
+    trainer = Trainer.from_checkpoint(path, quiet=True, stop={})
+    state = named_arrays(state_tree(trainer.algorithm, trainer.snapshot()))
+    arrays = {part: digest(array) for part, array in state.items()}
+    assert {part: arrays.get(part) for part in expected["arrays"]} == expected["arrays"]
+    later = arrays.keys() - expected["arrays"].keys()
+    assert all("lower" in part and not state[part].any() for part in later)
+    result = trainer.train()
+    trainer.stop()
+    for policy, values in expected["learned"].items():
+        assert learned(result)[policy] == pytest.approx(values, rel=1e-4)
+    rows = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
+    assert [row["training_iteration"] for row in rows] == [1, 2, 3, 4]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", RUNS)
+def test_a_policy_of_a5ee728_acts_and_plays_as_it_did(former, name):
+    path, expected = former(name), EXPECTED[name]
+    policy = next(iter(expected["learned"]))
+    assert chosen(path, policy, SEEN[name]) == expected["actions"]
+    played = jaxrl.evaluate(path, episodes=4, seed=1)["env_runners"]
+    assert played["episode_return_mean"] == pytest.approx(expected["evaluated"], rel=1e-5)
+
+
+@pytest.mark.long
+def test_a_sweep_of_a5ee728_resumes_the_trial_that_was_missing(former):
+    first, second = resume_sweep(former("sweep"), quiet=True).outcomes
+    assert [first.trial.settings["lr"], second.trial.settings["lr"]] == [1e-3, 3e-4]
+    for policy, values in EXPECTED["sweep"]["learned"].items():
+        assert learned(second.result)[policy] == pytest.approx(values, rel=1e-4)
+
+
+@pytest.mark.long
+def test_a_population_of_a5ee728_goes_on_to_the_end(former):
+    outcomes = resume_sweep(former("population"), quiet=True).outcomes
+    expected = EXPECTED["population"]
+    assert [outcome.trial.settings for outcome in outcomes] == expected["settings"]
+    for outcome, scores, values in zip(
+        outcomes, expected["scores"], expected["learned"], strict=True
+    ):
+        np.testing.assert_allclose(
+            np.array(outcome.curve[1], float), np.array(scores, float), rtol=1e-5
+        )
+        for policy, numbers in values.items():
+            assert learned(outcome.result)[policy] == pytest.approx(numbers, rel=1e-4)
+
+
+@pytest.mark.long
+def test_a_block_of_trials_of_a5ee728_goes_on(former):
+    trials = trials_of(CARTPOLE, [{"lr": 1e-3}, {"lr": 1e-2}], 1)
+    batch = TrialBatch(trials, metric=RETURN)
+    batch.load(former("block"))
+    for result, values in zip(batch.train(1), EXPECTED["block"]["learned"], strict=True):
+        for policy, numbers in values.items():
+            assert learned(result)[policy] == pytest.approx(numbers, rel=1e-4)
+
+
+@pytest.mark.parametrize("name", ["cartpole", "arena"])
+def test_episodes_of_a5ee728_are_read_as_they_were_played(former, name):
+    found = map(steps_of, read_episodes(former("episodes") / name))
+    assert json.loads(json.dumps(list(found))) == EXPECTED["episodes"][name]
+
+
+def test_an_exported_policy_of_a5ee728_acts_as_it_did(former):
+    reader = NumpyPolicy(former("export") / "policy.npz")
+    actions = [int(reader.act(np.float32(obs))) for obs in SEEN["cartpole"]]
+    assert actions == EXPECTED["export"]["actions"]
+
+
+# Formats 1 and 2, before modules and parts of the state had their present names
+
+
+@pytest.fixture
+def run(tmp_path):
+    """Two policies of waterworld: a GRU, a filter and scaled rewards, after three iterations."""
+    return shutil.copytree(REFERENCE / "run_v2", tmp_path / "run")
+
+
+@pytest.mark.long
+def test_a_policy_of_format_2_acts_as_it_did(run):
+    action = load_policy(run, "pursuer_1").act(np.zeros(18, np.float32))
+    np.testing.assert_allclose(action, [-0.00170215, 0.00289534], atol=1e-6)
+    result = jaxrl.evaluate(run, episodes=4, seed=1)["env_runners"]
+    assert result["episode_return_mean"] == pytest.approx(7.1006, abs=1e-3)
+
+
+@pytest.mark.long
+def test_a_run_of_format_2_resumes_as_it_would_have_gone_on(run):
+    config = read_config(read_facts(find(run)), "jaxrl.Trainer.from_checkpoint")
+    longer = config.replace(total_env_steps=160)
+    with Trainer.from_checkpoint(run, config=longer, quiet=True) as trainer:
+        learners = trainer.fit()["learners"]
+    assert learners["pursuer_0"]["total_loss"] == pytest.approx(0.30281, rel=1e-3)
+    assert learners["pursuer_1"]["entropy"] == pytest.approx(2.835579, abs=1e-5)
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert [row["training_iteration"] for row in rows] == [1, 2, 3, 4, 5]
+
+
+@pytest.mark.long
+def test_a_sweep_of_format_2_resumes_the_trial_that_was_missing(tmp_path):
+    folder = shutil.copytree(REFERENCE / "sweep_v2", tmp_path / "sweep")
+    first, second = resume_sweep(folder, quiet=True).outcomes
+    assert [first.trial.settings["lr"], second.trial.settings["lr"]] == [1e-3, 3e-4]
+    learner = second.result["learners"]["default_policy"]
+    assert learner["total_loss"] == pytest.approx(7.96877, rel=1e-4)
+    assert learner["entropy"] == pytest.approx(0.6931429, abs=1e-6)
+
+
+PARTS = {"running": "episodes", "memory": "policy_states", "data": "callback_data"}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["checkpoint_v1", "run_v2", "run_envs"])
+def test_the_state_of_formats_1_and_2_is_taken_over_to_the_bit(former, name):
+    folder = REFERENCE / name if (REFERENCE / name).is_dir() else former(name)
+    (path,) = (file.parent for file in folder.rglob("checkpoint.json"))
+    written = array_storage.read(path / ARRAYS, json.loads((path / FACTS).read_text())["arrays"])
+    trainer = Trainer.from_checkpoint(path, run_dir=None, quiet=True, stop={})
+    state = named_arrays(state_tree(trainer.algorithm, trainer.snapshot()))
+    taken = set()
+    for name, array in written.items():
+        _, worlds, tail = name.partition("runner.worlds.")
+        part, _, rest = tail.partition(".")
+        present = f"runner.envs.{PARTS.get(part, part)}.{rest}".rstrip(".") if worlds else name
+        value = checkpoint.narrowed(array, state[present].dtype)
+        assert (present, digest(state[present])) == (present, digest(value))
+        taken.add(present)
+    for name in state.keys() - taken:  # what came later
+        assert "lower" in name or name.endswith("agent_steps") or name.startswith("hypers.")
+
+
+def test_arrays_have_their_present_names():
+    former = ["runner.worlds.running.length", "runner.worlds.memory.0.carry"]
+    former += ["runner.worlds.unfinished.1.row.context.0", "runner.learners.0.params.worlds"]
+    present = ["runner.envs.episodes.length", "runner.envs.policy_states.0.carry"]
+    present += ["runner.envs.unfinished.1.row.inputs.0", "runner.learners.0.params.worlds"]
+    assert list(present_arrays(dict.fromkeys(former), 2)) == present
+    assert list(present_arrays(dict.fromkeys(former), 3)) == former
+
+
+def test_runs_that_do_not_store_their_panels_have_those_of_ppo():
+    facts = run_folder.read(REFERENCE / "run_v2")
+    titles = [panel.title for panel in panels_of(facts)]
+    assert titles == ["KL divergence of an update, nats", "entropy, nats", "value loss"]
+    assert [panel.target for panel in panels_of(facts)] == [0.01, None, None]
+
+
+@pytest.mark.long
+def test_a_network_that_has_since_moved_to_its_environments_is_found_there(former):
+    path = former("turned")
+    assert MODEL in (path / "config.json").read_text()
+    policy = load_policy(path, "pursuer_1")
+    module = "jaxrl.envs.networks.rotation_network"
+    assert type(policy.policy_spec.model.given).__module__ == module
+    present = {"pursuer_1": {"model": MODEL.replace("jaxrl.models", "jaxrl.envs.networks")}}
+    config = jaxrl.PPOConfig(**{**RUNS["turned"], "per_policy": present}, conv_channels="last")
+    with Trainer.from_checkpoint(path, config=config, quiet=True, strict=True, stop={}) as trainer:
+        assert trainer.train()["training_iteration"] == 4
+
+
+@pytest.mark.long
+def test_a_run_of_the_time_when_environments_were_in_envs_acts_and_plays_as_it_did(former):
+    """Its environment was given as "envs.cartpole:CartPole", and nothing else may be meant."""
+    path = former("run_envs")
+    assert json.loads((path / "config.json").read_text())["env"] == "envs.cartpole:CartPole"
+    config = run_folder.read(path)["config"]
+    assert config["env"] == "jaxrl.envs.cartpole:CartPole"
+    assert chosen(path, "default_policy", SEEN["cartpole"]) == [1, 0]
+    assert jaxrl.evaluate(path, episodes=2, seed=1)["env_runners"]["num_episodes"] == 2
+    longer = read_config(read_facts(find(path)), "a_test").replace(total_env_steps=48)
+    with Trainer.from_checkpoint(path, config=longer, quiet=True, strict=True) as trainer:
+        assert trainer.fit()["training_iteration"] == 3
+
+
+FORMER_CLASS, PRESENT_CLASS = (
+    f"{module}:PPOConfig" for module in ("jaxrl.ppo.config", "jaxrl.algorithms.ppo.config")
+)
+
+
+@pytest.mark.parametrize(
+    ("config_class", "env", "present"),
+    [
+        (FORMER_CLASS, "envs.arena:MultiAgentArena", "jaxrl.envs.arena:MultiAgentArena"),
+        (FORMER_CLASS, "envs.arena:Own(x=':')", "jaxrl.envs.arena:Own(x=':')"),
+        (FORMER_CLASS, "envs.mine:Mine", "envs.mine:Mine"),
+        (FORMER_CLASS, "envs.arena.inner:Mine", "envs.arena.inner:Mine"),
+        (FORMER_CLASS, "arena", "arena"),
+        (FORMER_CLASS, None, None),
+        (PRESENT_CLASS, MODEL, MODEL.replace("jaxrl.models", "jaxrl.envs.networks")),
+        # the user's own module, for a run that was written today has the present class
+        (PRESENT_CLASS, "envs.arena:MultiAgentArena", "envs.arena:MultiAgentArena"),
+    ],
+)
+def test_names_of_modules_are_the_present_ones(config_class, env, present):
+    facts = {"config_class": config_class, "config": {"env": env}, "env_name": env}
+    for read in (present_facts, present_plan):
+        found = read(facts)
+        assert found["config_class"] == PRESENT_CLASS
+        assert (found["config"]["env"], found["env_name"]) == (present, present)
+    assert facts == {"config_class": config_class, "config": {"env": env}, "env_name": env}
+
+
+@pytest.mark.parametrize(("saved", "read"), [(2**32 - 1, 2**32 - 1), (2**32, 0), (2**40 + 7, 7)])
+def test_a_larger_seed_is_read_as_jax_read_it(saved, read):
+    facts = {
+        "config_class": PRESENT_CLASS,
+        "config": {"seed": saved},
+        "run_settings": {"evaluation_seed": saved},
+    }
+    found = present_facts(facts)
+    assert (found["config"]["seed"], found["run_settings"]["evaluation_seed"]) == (read, read)
+    assert present_plan(facts)["config"]["seed"] == read
+
+
+def test_facts_that_came_later_are_what_was_true_before():
+    found = present_facts({"config_class": PRESENT_CLASS, "run_settings": {}, "lifetime": {}})
+    assert (found["action_masks"], found["num_processes"], found["opponents_of"]) == (
+        False,
+        1,
+        None,
+    )
+    assert found["run_settings"] == {"devices": 1, "evaluation_max_steps": 1_000_000}
+    assert found["lifetime"] == {"num_agent_steps": None}
+    assert present_plan({"halving": None})["scheduler"] is None
+    assert present_block({"lifetimes": [{}, {}]})["ended"] == [False, False]
+    kept = {"action_masks": True, "num_processes": 2, "panels": [], "config_class": ""}
+    assert kept.items() <= present_facts(kept).items()
+
+
+def test_a_network_for_images_reads_them_as_it_did_and_other_configurations_have_no_such_setting():
+    network = {"conv_filters": None, "conv_activation": "relu"}
+    read = lambda config: present_plan({"config": config})["config"]
+    assert read(network) == {**network, "conv_channels": "last"}
+    assert read({**network, "conv_channels": None})["conv_channels"] is None
+    assert read({"lr": 1e-3}) == {"lr": 1e-3}
+
+
+@pytest.mark.parametrize("value", [None, [], 3, "text", {}, {"config": 3}, {"lifetimes": 3}])
+def test_what_has_no_known_form_stays_for_the_checks_that_follow(value):
+    assert present_facts(value) == present_block(value) == value
+    found = present_plan(value)
+    assert found == ({"scheduler": None, **value} if isinstance(value, dict) else value)
+    for part in ("config_class", "config", "run_settings", "lifetime"):
+        facts = present_facts({"config_class": FORMER_CLASS, part: value})
+        assert not isinstance(value, dict) or value.items() <= facts[part].items()
+        assert isinstance(value, dict) or facts[part] == value
+
+
+def test_only_what_came_later_may_be_missing_in_a_checkpoint():
+    shape = jax.ShapeDtypeStruct((2, 3), np.float32)
+    zeros = value_of_later("runner.window.episodes.lower.returns", shape)
+    assert (zeros.shape, zeros.dtype, zeros.any()) == ((2, 3), np.float32, False)
+    assert value_of_later("runner.envs.state.env.returns_lower", shape).shape == (2, 3)
+    assert value_of_later("hypers.pol1.kl_target", 0.5) == 0.5
+    for name in ("runner.learners.0.params.lower", "runner.envs.state.lower", "env_params.gravity"):
+        assert value_of_later(name, shape) is None
+
+
+@pytest.mark.parametrize("name", ["jaxrl.ppo", "jaxrl.core.quick", "jaxrl.loop.rollout"])
+def test_modules_are_imported_by_their_present_names_alone(name):
+    with pytest.raises(ModuleNotFoundError, match="No module named 'jaxrl"):
+        __import__(name)
+
+
+def test_an_environment_in_envs_is_unknown_in_one_line(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError, match=r"unknown environment .envs\.nothing:Arena.") as error:
+        jaxrl.make("envs.nothing:Arena")
+    assert "\n" not in str(error.value)
