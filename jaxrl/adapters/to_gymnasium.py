@@ -173,7 +173,7 @@ class GymnasiumEnv:
         """u8[H, W, 3] with render_mode "rgb_array"."""
         return None if self.render_mode is None else self._episodes.render()
 
-    def _with_mask(self, info: dict[str, Any], masks: PyTree | None) -> dict[str, Any]:
+    def _with_mask(self, info: dict[str, Any], masks: PyTree) -> dict[str, Any]:
         if masks is None:
             return info
         self._mask = masks[0].astype(bool)
@@ -279,9 +279,7 @@ class GymnasiumVectorEnv:
             info = _vector_info(told, everywhere)
         return self._with_masks(info, results.masks, everywhere)
 
-    def _with_masks(
-        self, info: dict[str, Any], masks: PyTree | None, where: np.ndarray
-    ) -> dict[str, Any]:
+    def _with_masks(self, info: dict[str, Any], masks: PyTree, where: np.ndarray) -> dict[str, Any]:
         if masks is None:
             return info
         masks = self._copied(_agent_of(masks))

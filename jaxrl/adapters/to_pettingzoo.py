@@ -145,7 +145,7 @@ class PettingZooEnv:
         obs = by_agent(self._episodes.env, obs)
         return {agent: to_numpy.plain(obs[agent]) for agent in self.agents}
 
-    def _infos(self, info: dict[str, Any], masks: PyTree | None) -> dict[AgentId, dict]:
+    def _infos(self, info: dict[str, Any], masks: PyTree) -> dict[AgentId, dict]:
         metrics = to_numpy.plain_info({"metrics": info["metrics"]} if "metrics" in info else {})
         if masks is None:
             return {agent: dict(metrics) for agent in self.agents}

@@ -264,7 +264,7 @@ class RllibVectorEnv:
                 row[ALL] = value
         return rows
 
-    def _infos(self, told: list[dict], masks: PyTree | None, where: np.ndarray) -> list[ByAgent]:
+    def _infos(self, told: list[dict], masks: PyTree, where: np.ndarray) -> list[ByAgent]:
         if masks is None:
             columns = [[dict(info) for info in told] for _ in self.possible_agents]
             return self._dicts(columns, where)

@@ -82,8 +82,7 @@ class Iteration(struct.PyTreeNode):
     hypers: PyTree  # the policy's numbers, schedules among them
     env_steps: jax.Array  # f32[]  environment steps of training so far
     key: Key
-    # [E, M]  discounted, before the trajectory; see `prepare_rewards`
-    returns: PyTree | None = None
+    returns: PyTree = None  # [E, M]  discounted, before the trajectory; see `prepare_rewards`
 
 
 def on_policy(

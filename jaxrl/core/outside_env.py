@@ -28,9 +28,8 @@ class OutsideState(struct.PyTreeNode):
     """What a compiled program is told of the state of a copy."""
 
     copy: jax.Array  # i32[]  its number
-    acting: PyTree | None = None  # {agent: bool[]}  who acts next, where agents may wait
-    # {agent: bool[A]}, or bool[A] of one agent, where there are masks
-    action_mask: PyTree | None = None
+    acting: PyTree = None  # {agent: bool[]}  who acts next, where agents may wait
+    action_mask: PyTree = None  # {agent: bool[A]}, or bool[A] of one agent, where there are masks
 
 
 class _Outside:

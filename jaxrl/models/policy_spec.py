@@ -254,10 +254,7 @@ class PolicySpec:
         return carried(begins, self.initial_state(begins.shape), policy_state)
 
     def inputs(
-        self,
-        policy_state: PolicyState,
-        action_mask: jax.Array | None = None,
-        agent_id: jax.Array | None = None,
+        self, policy_state: PolicyState, action_mask: PyTree = None, agent_id: PyTree = None
     ) -> PolicyInputs:
         """The inputs that the policy uses, of those available."""
         needs_id = self.told.num_agents or (self.critic and self.critic.told.num_agents)

@@ -43,11 +43,9 @@ class JudgedEpisodes(NamedTuple):
     log_ratios: np.ndarray  # f64[n, T]
     rewards: np.ndarray  # f64[n, T]  of the agents whose return is estimated
     lengths: np.ndarray  # i64[n]
-    # f32[R, D]  the last observation of each agent, 0 before its first
-    states: np.ndarray | None = None
-    # f32[R, G]  g(a) of the judged agents' actions; 0 where an agent waits
-    taken: np.ndarray | None = None
-    expected: np.ndarray | None = None  # f32[R, G]  E[g(a)] under the judged policies
+    states: Any = None  # f32[R, D]  the last observation of each agent, 0 before its first
+    taken: Any = None  # f32[R, G]  g(a) of the judged agents' actions; 0 where an agent waits
+    expected: Any = None  # f32[R, G]  E[g(a)] under the judged policies
 
 
 class _AgentSteps(NamedTuple):

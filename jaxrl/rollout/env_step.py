@@ -99,8 +99,7 @@ class EnvBatch(struct.PyTreeNode):
     returns: tuple[PyTree, ...] = ()
     # by group, `turns.Unfinished` [N, E, M, ...] where agents may wait
     unfinished: tuple[PyTree, ...] = ()
-    # i32[E]  the member of the pool that plays, where there is a pool
-    opponents: jax.Array | None = None
+    opponents: jax.Array | None = None  # i32[E]  the pool's member that plays, if there is a pool
     # bool[E, M_all]  the agents that have not left, where a critic is told
     present: jax.Array | None = None
 

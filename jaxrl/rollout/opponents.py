@@ -68,9 +68,8 @@ class Opponents(struct.PyTreeNode):
         """The actions [1, E, M, ...], by functions where a member is one.
 
         Args:
-            seen: (obs, action_mask, step_key): [1, E, M, ...] twice, the second None without a
-                mask;
-                and [E].
+            seen: (obs, action_mask, step_key): [1, E, M, ...] twice, the second None without
+                masks; and [E].
         """
         obs, mask, step_keys = jax.tree.map(lambda leaf: leaf[0], seen[:2]) + seen[2:]
         first = len(self.chances) - len(self.scripted)

@@ -76,8 +76,7 @@ class Rollout(struct.PyTreeNode):
     hist_data: dict[str, jax.Array] = struct.field(default_factory=dict)
     # [T, ...]  of the first environments, as they were played; None if none is recorded
     recorded: RecordedSteps | None = None
-    # i32[T, E]  the member of the pool that played, where there is a pool
-    opponents: jax.Array | None = None
+    opponents: jax.Array | None = None  # i32[T, E]  the pool's member that played, if there is one
     num_env_steps: jax.Array | None = None  # i32[]  of episodes that were not dropped; None: all
 
     def as_stale(self) -> "Rollout":
