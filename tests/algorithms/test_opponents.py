@@ -418,6 +418,23 @@ def two_layers(opponents, **changes):
     return FROZEN.replace(opponents=opponents, **changes).build()
 
 
+def test_a_function_of_three_arguments_is_told_none_where_there_are_no_masks():
+    masks = []
+
+    def act(obs, key, action_mask):
+        masks.append(action_mask)
+        return jnp.int32(0)
+
+    opponents = {"policy": "pol1", "fixed": {"me": act}}
+    small = {"num_envs": 2, "rollout_length": 2, "minibatch_size": 4, "fcnet_hiddens": (4,)}
+    algorithm = PPOConfig(
+        "arena", policies_to_train=("pol2",), opponents=opponents, **small
+    ).build()
+    checked = len(masks)
+    jax.eval_shape(lambda key: algorithm.collect(algorithm.init(key)), jax.random.key(0))
+    assert len(masks) > checked > 0 and set(masks) == {None}
+
+
 def no_key(obs): ...
 
 
