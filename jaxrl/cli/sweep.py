@@ -44,8 +44,7 @@ from jaxrl.sweeps.options import TRIAL_SETTINGS
 from jaxrl.sweeps.outcomes import TrialResult, shown
 from jaxrl.sweeps.population_based_training import PopulationBasedTraining
 from jaxrl.sweeps.results import Sweep
-from jaxrl.sweeps.space import DRAWS
-from jaxrl.sweeps.space_words import GRID, RANDOM, disjoint, draws_of, grid_of
+from jaxrl.sweeps.space import DRAWS, GRID, RANDOM, disjoint, draws_of, grid_of
 from jaxrl.sweeps.sweep import OneTrial, resume_sweep, saved_devices, settled_devices, sweep
 from jaxrl.sweeps.trials import held_outside
 

@@ -139,37 +139,30 @@ def flag(name: str, value: Any) -> None:
 
 def file_path(what: str, *, optional: bool = False) -> Check:
     """A path that is written as a text or a `Path`; if `optional`, None as well."""
-    wanted = f"{what}{', or None' if optional else ''}"
-
-    @words.written(words.as_text)
-    def check(name, value):
-        if value is None and optional:
-            return
-        if not isinstance(value, str | Path) or not str(value) or "\0" in str(value):
-            raise UsageError(f"{name}={brief(value)} must be {wanted}")
-
-    return check
+    is_path = lambda value: isinstance(value, str | Path) and _is_text(str(value))
+    return words.written(words.as_text)(_allowed(is_path, what, optional))
 
 
 def text(what: str, *, optional: bool = False) -> Check:
     """A text that is not empty; if `optional`, None as well."""
-    wanted = f"{what}{', or None' if optional else ''}"
-
-    def check(name, value):
-        if value is None and optional:
-            return
-        if not isinstance(value, str) or not value or "\0" in value:
-            raise UsageError(f"{name}={brief(value)} must be {wanted}")
-
-    return check
+    return _allowed(lambda value: isinstance(value, str) and _is_text(value), what, optional)
 
 
 def instance_of(kind: type, what: str, *, optional: bool = False) -> Check:
     """An object of a class, or of one of several; if `optional`, None as well."""
-    wanted = f"{what}{', or None' if optional else ''}"
+    return _allowed(lambda value: isinstance(value, kind), what, optional)
+
+
+def _is_text(value: str) -> bool:
+    return bool(value) and "\0" not in value
+
+
+def _allowed(is_allowed: Callable[[Any], bool], what: str, optional: bool) -> Check:
+    """The check of values that are `what`."""
 
     def check(name, value):
-        if not (isinstance(value, kind) or (value is None and optional)):
+        if not (is_allowed(value) or (value is None and optional)):
+            wanted = f"{what}{', or None' if optional else ''}"
             raise UsageError(f"{name}={brief(value)} must be {wanted}")
 
     return check

@@ -4,6 +4,7 @@ import dataclasses
 from pathlib import Path
 from typing import Any, TypedDict
 
+from jaxrl.algorithms.validators import several
 from jaxrl.core import words
 from jaxrl.core.errors import UsageError, brief
 from jaxrl.core.fields import (
@@ -44,13 +45,6 @@ def _runs(name: str, value: Any) -> None:
             raise UsageError(f"{name}: policy {policy!r} must name a run's path, not {brief(path)}")
 
 
-def _several(name: str, value: Any) -> Any:
-    """One alone as a tuple; None as none."""
-    if value is None:
-        return ()
-    return value if isinstance(value, tuple) else (value,)
-
-
 def _devices(name: str, value: Any) -> None:
     if value != "auto":
         count()(name, value)
@@ -65,11 +59,6 @@ def _workers(name: str, value: Any) -> None:
         raise UsageError(f"{name}={value!r} must be a number of processes, or ray:N for Ray actors")
     elif value is not None:
         count(0)(name, value)
-
-
-@words.written(words.any_number, "LOG|MODULE:CLASS")
-def _loggers(name: str, value: Any) -> None:
-    check_loggers(value)
 
 
 @checked(
@@ -143,8 +132,8 @@ class RunSettings:
     loggers: Any = setting(
         ("jsonl", "csv", "tensorboard"),
         "where results go: jsonl, csv, tensorboard, wandb, or module:Class; see jaxrl.Logger",
-        _loggers,
-        read=_several,
+        check_loggers,
+        read=several,
         kind=LOGGER,
     )
     pictures: bool = setting(

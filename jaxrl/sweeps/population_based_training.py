@@ -17,8 +17,7 @@ from jaxrl.core import words
 from jaxrl.core.errors import UsageError
 from jaxrl.core.fields import check_all, count, freeze, number, setting
 from jaxrl.sweeps import space as spaces
-from jaxrl.sweeps.space import Draw, Grid
-from jaxrl.sweeps.space_words import MUTATIONS, mutations_of
+from jaxrl.sweeps.space import MUTATIONS, Draw, Grid, mutations_of
 
 
 @words.written(mutations_of, MUTATIONS)

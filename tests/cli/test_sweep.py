@@ -19,8 +19,7 @@ from jaxrl.cli.sweep import (
 from jaxrl.sweeps.lineage import Lineage, Takeover
 from jaxrl.sweeps.outcomes import TrialResult
 from jaxrl.sweeps.results import Sweep
-from jaxrl.sweeps.space import Grid, settings_of
-from jaxrl.sweeps.space_words import draws_of, grid_of
+from jaxrl.sweeps.space import Grid, draws_of, grid_of, settings_of
 from jaxrl.sweeps.trials import Trial, applied
 from tests.probes import SMALL_CARTPOLE
 

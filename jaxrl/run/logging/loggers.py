@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from jaxrl.core import words
 from jaxrl.core.errors import UsageError, brief, is_installed, one_line, unknown_name
 from jaxrl.core.trust import Kind, maker, name_of
 from jaxrl.run.results import Result
@@ -134,7 +135,8 @@ def maker_of(entry: Any) -> Callable[[], Logger]:
     return maker(LOGGER, entry)
 
 
-def check_loggers(entries: Iterable[Any]) -> None:
+@words.written(words.any_number, "LOG|MODULE:CLASS")
+def check_loggers(name: str, entries: Iterable[Any]) -> None:
     """Raises UsageError for an entry of the setting `loggers` that `maker_of` refuses."""
     for entry in entries:
         maker_of(entry)
