@@ -15,10 +15,11 @@ from jaxrl.models.attention import Attention
 from jaxrl.models.cells import GRU, LSTM
 from jaxrl.models.cnn import CHANNELS, CNN, LAST, cnn, is_image
 from jaxrl.models.custom import MODEL, custom_model
+from jaxrl.models.input_specs import CriticSpec, InputsSpec
 from jaxrl.models.mlp import ACTIVATIONS, INITIALIZERS, MLP
 from jaxrl.models.model import Model, RecurrentModel
 from jaxrl.models.observation_filter import FILTERS
-from jaxrl.models.policy_spec import CriticSpec, InputsSpec, PolicySpec
+from jaxrl.models.policy_spec import PolicySpec
 from jaxrl.models.recurrent_network import RecurrentNetwork
 from jaxrl.ops.distributions import ACTION_DISTRIBUTIONS
 from jaxrl.ops.exploration import (

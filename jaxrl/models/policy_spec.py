@@ -4,7 +4,7 @@ import dataclasses
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,16 +16,15 @@ from jaxrl.core.ignored_parts import values_without
 from jaxrl.core.mask_parts import MASK
 from jaxrl.core.program_spaces import (
     action_from_program,
-    action_space_inside,
     action_to_program,
     numbers_of,
-    program_space,
     to_program,
     type_inside,
     unpacked,
 )
-from jaxrl.core.spaces import Box, Dict, Discrete, Space, is_tree, tree_of
+from jaxrl.core.spaces import Box, Space, is_tree, tree_of
 from jaxrl.core.types import Key, PyTree
+from jaxrl.models.input_specs import OBSERVATION, CriticSpec, InputsSpec, one_or_all
 from jaxrl.models.model import ActorCritic, Model, RecurrentModel, carried, has_memory
 from jaxrl.models.observation_filter import ObservationFilter, has_numbers
 from jaxrl.models.observed_mask import has_mask, mask_apart, without_mask
@@ -38,8 +37,6 @@ from jaxrl.ops.distributions import (
 )
 from jaxrl.ops.exploration import Behaviour, Explored
 from jaxrl.ops.running_stats import RunningMeanStd
-
-OBSERVATION, PRESENT = "observation", "present"
 
 
 class PolicyWeights(struct.PyTreeNode):
@@ -71,48 +68,18 @@ class PolicyInputs(struct.PyTreeNode):
 NOTHING_KEPT, NOTHING_TOLD = PolicyState(), PolicyInputs()
 
 
-@dataclass(frozen=True)
-class InputsSpec:
-    """The inputs of a model besides the observation; with any, it reads a dict (`input_space`)."""
+class PolicyOutput(NamedTuple):
+    """What a policy did in a step, [...]."""
 
-    num_agents: int = 0  # of the policy, if the agent's number is an input, else 0
-    prev_action: bool = False
-    prev_reward: bool = False
+    action: PyTree  # as the policy has it
+    distribution: Distribution  # that it was chosen from
+    value: jax.Array
+    carry: PyTree  # of the model, after it
+    inputs: PolicyInputs  # what it was told
 
-    def input_space(self, observation_space: Space, action_space: Space) -> Space:
-        """The model's input: the observation without its mask, or {"observation": ..., ...}."""
-        seen = program_space(without_mask(observation_space))
-        return _joined({OBSERVATION: seen} | self.spaces(action_space))
-
-    def spaces(self, action_space: Space) -> dict[str, Space]:
-        """The program's, by name."""
-        parts = {}
-        if self.num_agents:
-            parts["agent_id"] = Discrete(self.num_agents)
-        if self.prev_action:
-            parts["prev_action"] = action_space_inside(action_space)
-        if self.prev_reward:
-            parts["prev_reward"] = Box(-jnp.inf, jnp.inf, ())
-        return parts
-
-
-@dataclass(frozen=True)
-class CriticSpec:
-    """What a centralised critic reads in place of its policy's observation (Yu et al. 2022).
-
-    source: "state" or "all-agents", see `jaxrl.rollout.critic_inputs`.
-    space: {"observation": what it sees; "present": which agents have not left, where some may}.
-    told: beside that, as the policy is told; but the agent's number wherever the policy plays
-        several agents, since they all have the same state.
-    """
-
-    source: str
-    space: Dict
-    told: InputsSpec
-
-    def input_space(self, action_space: Space) -> Space:
-        """The value network's input."""
-        return _joined(self.space.spaces | self.told.spaces(action_space))
+    @property
+    def log_prob(self) -> jax.Array:
+        return self.distribution.log_prob(self.action)
 
 
 @dataclass(frozen=True)
@@ -236,10 +203,16 @@ class PolicySpec:
             prev_reward=jnp.zeros(batch_shape) if self.told.prev_reward else None,
         )
 
-    def next_state(self, carry: PyTree, action: PyTree, reward: jax.Array) -> PolicyState:
-        """The policy's state after a step: carry from `apply`, sampled action, reward, [...]."""
-        prev_action = action if self.told.prev_action else None
-        return PolicyState(carry, prev_action, reward if self.told.prev_reward else None)
+    def next_state(self, output: PolicyOutput, reward: jax.Array | None = None) -> PolicyState:
+        """The policy's state after a step that brought `reward`, [...]; None: it is told later."""
+        told = self.told
+        if told.prev_reward and reward is None:
+            reward = jnp.zeros(output.value.shape)
+        return PolicyState(
+            output.carry,
+            output.action if told.prev_action else None,
+            reward if told.prev_reward else None,
+        )
 
     def wait(
         self, active: jax.Array, after: PolicyState, before: PolicyState, reward: jax.Array
@@ -323,7 +296,7 @@ class PolicySpec:
         used = {name: getattr(inputs, name) for name in spaces}
         if told.prev_action and is_tree(self.action_space):
             used["prev_action"] = unpacked(spaces["prev_action"], used["prev_action"])
-        return _only({**seen, **used})
+        return one_or_all({**seen, **used})
 
     def action_mask(self, obs: PyTree, inputs: PolicyInputs) -> jax.Array | None:
         """The possible actions, bool[..., A], from the observation or `inputs`; else None."""
@@ -347,30 +320,45 @@ class PolicySpec:
             (distribution, value), carry = self.model.apply(*read), None
         return _masked(distribution, self.action_mask(obs, inputs)), value, carry
 
-    def explored(self, distribution: Distribution, env_steps: jax.Array) -> Distribution:
-        """The distribution that actions are drawn from in training, after `env_steps` of it."""
-        if self.exploration is None:
-            return distribution
-        return Explored(distribution, self.exploration(distribution, env_steps))
-
     def act(
         self,
         weights: PolicyWeights,
         obs: PyTree,
         policy_state: PolicyState = NOTHING_KEPT,
         inputs: PolicyInputs = NOTHING_TOLD,
+        **choice: Any,
+    ) -> PolicyOutput:
+        """One step, its action chosen as of `choose`."""
+        applied = self.apply(weights, obs, policy_state, inputs)
+        return self.choose(applied, inputs, **choice)
+
+    def choose(
+        self,
+        applied: tuple[Distribution, jax.Array, PyTree],
+        inputs: PolicyInputs,
+        *,
         noise: jax.Array | None = None,
-    ) -> tuple[PyTree, Distribution, PolicyState]:
-        """(the environment's action, its distribution, the next state) of one step.
+        env_steps: jax.Array | None = None,
+        is_drawn: jax.Array | None = None,
+    ) -> PolicyOutput:
+        """The step's output, with an action for what `apply` gave.
 
         Args:
             noise: the random numbers that an action is sampled from, as of `noise`; None: the
                 distribution's mode.
+            env_steps: f32[], of training so far: the exploration acts, if there is one; None: the
+                policy by itself.
+            is_drawn: bool[...], where the action is sampled, and the mode elsewhere; None:
+                everywhere.
         """
-        distribution, value, carry = self.apply(weights, obs, policy_state, inputs)
+        distribution, value, carry = applied
+        if env_steps is not None and self.exploration is not None:
+            distribution = Explored(distribution, self.exploration(distribution, env_steps))
         action = distribution.mode() if noise is None else distribution.sample(noise)
-        after = self.next_state(carry, action, jnp.zeros(value.shape))
-        return self.to_env_action(action), distribution, after
+        if is_drawn is not None:
+            where = is_drawn.reshape(*is_drawn.shape, *[1] * (action.ndim - is_drawn.ndim))
+            action = jnp.where(where, action, distribution.mode())
+        return PolicyOutput(action, distribution, value, carry, inputs)
 
     def evaluate_actions(
         self,
@@ -476,16 +464,6 @@ class PolicySpec:
             xp=xp,
         )
         return action_to_program(self.action_space, self._for_boxes(convert)(action), xp)
-
-
-def _joined(parts: dict[str, Space]) -> Space:
-    """The space of several parts; a single one is returned itself."""
-    return Dict(parts) if len(parts) > 1 else _only(parts)
-
-
-def _only(parts: dict[str, Any]) -> Any:
-    """The parts; a single one is returned itself."""
-    return parts if len(parts) > 1 else next(iter(parts.values()))
 
 
 def _masked(distribution: Distribution, action_mask: jax.Array | None) -> Distribution:

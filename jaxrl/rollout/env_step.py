@@ -19,9 +19,9 @@ from jaxrl.core.env import (
 )
 from jaxrl.core.fast_prng import to_fast_key, to_standard_key
 from jaxrl.core.types import Key, PyTree
-from jaxrl.models.policy_spec import PRESENT, PolicyInputs, PolicySpec, PolicyState
+from jaxrl.models.input_specs import PRESENT
+from jaxrl.models.policy_spec import PolicyInputs, PolicyOutput, PolicySpec, PolicyState
 from jaxrl.ops.control_flow import cond_any
-from jaxrl.ops.distributions import Distribution
 from jaxrl.rollout.action_masks import check_masks, raw_action_mask
 from jaxrl.rollout.critic_inputs import all_present, critic_inputs, next_present
 from jaxrl.rollout.episode_callbacks import EpisodeStep, call_back, start_data
@@ -113,16 +113,6 @@ class StepRandomness(NamedTuple):
     noise: tuple[jax.Array, ...]  # by group, f32[N, E, M, D]  what actions are sampled by
     # f32[]  of training so far, for explorations; None where policies act by themselves alone
     env_steps: jax.Array | None = None
-
-
-class PolicyOutput(NamedTuple):
-    """What the policies of one group did in a step, [N, E, M, ...]."""
-
-    action: PyTree  # as the policy has it
-    distribution: Distribution
-    value: jax.Array
-    carry: PyTree  # of the model, after it
-    inputs: PolicyInputs  # what it was told
 
 
 def make_rollout_spec(
@@ -292,14 +282,11 @@ def choose_actions(
     for g, policy_spec in enumerate(spec.policy_specs):
         seen = envs.obs[g], envs.policy_states[g], inputs[g]
         if isinstance(weights[g], Opponents):
-            distribution, value, carry = weights[g].apply(policy_spec, envs.opponents, *seen)
+            applied = weights[g].apply(policy_spec, envs.opponents, *seen)
         else:
-            apply = each_policy(policy_spec.apply, in_axes=(0, 0, 0, 0))
-            distribution, value, carry = apply(weights[g], *seen)
-        if env_steps is not None:
-            distribution = policy_spec.explored(distribution, env_steps)
-        action = distribution.mode() if noise is None else distribution.sample(noise[g])
-        outputs.append(PolicyOutput(action, distribution, value, carry, inputs[g]))
+            applied = each_policy(policy_spec.apply, in_axes=(0, 0, 0, 0))(weights[g], *seen)
+        drawn = None if noise is None else noise[g]
+        outputs.append(policy_spec.choose(applied, inputs[g], noise=drawn, env_steps=env_steps))
     return outputs
 
 
@@ -330,7 +317,7 @@ def next_policy_states(
     """The policies' states after a step, by group, [N, E, M, ...], before any reset."""
     rewards = spec.grouping.gather(raw.reward)
     after = tuple(
-        policy_spec.next_state(output.carry, output.action, reward)
+        policy_spec.next_state(output, reward)
         for policy_spec, output, reward in zip(spec.policy_specs, outputs, rewards, strict=True)
     )
     if not spec.waits:

@@ -17,12 +17,11 @@ import numpy as np
 from flax import struct
 
 from jaxrl.core.types import AgentId, Key, PyTree
-from jaxrl.models.policy_spec import PolicyWeights
+from jaxrl.models.policy_spec import PolicyOutput, PolicyWeights
 from jaxrl.ops.byte_rows import ByteLayout
 from jaxrl.ops.packing import Packed, pack
 from jaxrl.rollout.env_step import (
     EnvBatch,
-    PolicyOutput,
     RolloutSpec,
     advance_policies,
     draw_randomness,

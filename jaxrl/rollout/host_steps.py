@@ -10,10 +10,9 @@ import numpy as np
 from jaxrl.core.env import MultiAgentEnvironment, RawStep, Solo, agents_may_wait
 from jaxrl.core.outside_env import OutsideState
 from jaxrl.core.types import PyTree
-from jaxrl.models.policy_spec import PolicyWeights
+from jaxrl.models.policy_spec import PolicyOutput, PolicyWeights
 from jaxrl.rollout.env_step import (
     EnvBatch,
-    PolicyOutput,
     RolloutSpec,
     choose_actions,
     reset_envs,

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl.core.types import PyTree
-from jaxrl.models.policy_spec import PolicySpec, PolicyWeights
+from jaxrl.models.policy_spec import PolicyOutput, PolicySpec, PolicyWeights
 from jaxrl.ops.control_flow import cond_any
 from jaxrl.ops.distributions import Distribution
 from jaxrl.rollout.env_step import RolloutSpec
@@ -84,10 +84,11 @@ def _trajectory(
     def step(policy_state, row):
         policy_state = policy_spec.reset_where(row.begins, policy_state)
         inputs = policy_spec.inputs(policy_state, row.action_mask, agent_ids)
-        distribution, value, carry = apply(weights, row.obs, policy_state, inputs)
-        after = policy_spec.next_state(carry, row.action, row.reward)
+        applied = apply(weights, row.obs, policy_state, inputs)
+        output = PolicyOutput(row.action, *applied, inputs)
+        after = policy_spec.next_state(output, row.reward)
         final = cond_any(jnp.any(row.truncated), values, no_values, row.next_obs, after)
-        return after, (distribution, value, final, inputs, policy_state.carry)
+        return after, (output.distribution, output.value, final, inputs, policy_state.carry)
 
     state = policy_spec.initial_state(agent_ids.shape)
     _, rows = jax.lax.scan(step, state, lanes)

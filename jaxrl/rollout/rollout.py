@@ -11,14 +11,13 @@ from flax import struct
 from jaxrl.core.env import RawStep, acting_agents
 from jaxrl.core.types import PyTree
 from jaxrl.models.model import carried
-from jaxrl.models.policy_spec import PolicyInputs, PolicyState, PolicyWeights
+from jaxrl.models.policy_spec import PolicyInputs, PolicyOutput, PolicyState, PolicyWeights
 from jaxrl.ops.control_flow import cond_any
 from jaxrl.ops.distributions import Distribution
 from jaxrl.ops.packing import Packed, pack
 from jaxrl.rollout.critic_inputs import critic_inputs, next_present
 from jaxrl.rollout.env_step import (
     EnvBatch,
-    PolicyOutput,
     RolloutSpec,
     StepRandomness,
     advance_envs,

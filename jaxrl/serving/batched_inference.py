@@ -7,7 +7,6 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from jaxrl.core.program_spaces import mask_length
@@ -127,15 +126,11 @@ def _act(
     """
     obs, state, mask, agent_id = seen
     inputs = policy_spec.inputs(state, mask, agent_id)
-    distribution, value, carry = policy_spec.apply(weights, obs, state, inputs)
     noise = policy_spec.noise(jax.random.fold_in(*draw), explore.shape)
-    drawn, likeliest = distribution.sample(noise), distribution.mode()
-    is_drawn = explore.reshape(-1, *[1] * (drawn.ndim - 1))
-    action = jnp.where(is_drawn, drawn, likeliest)
-    after = policy_spec.next_state(carry, action, jnp.zeros(value.shape))
-    sampled, given = policy_spec.recorded(action)
-    log_prob = distribution.log_prob(action)
-    return (sampled, None, log_prob, after) if given is None else (given, sampled, log_prob, after)
+    output = policy_spec.act(weights, obs, state, inputs, noise=noise, is_drawn=explore)
+    sampled, given = policy_spec.recorded(output.action)
+    action, drawn = (sampled, None) if given is None else (given, sampled)
+    return action, drawn, output.log_prob, policy_spec.next_state(output)
 
 
 class _Request(NamedTuple):

@@ -92,11 +92,13 @@ class PolicyStep:
         weights = jax.tree.map(jnp.asarray, self.weights)
         # In full precision on every device, for a file acts as the policy did in its parity check.
         with jax.default_matmul_precision("highest"):
-            action, distribution, after = self.policy_spec.act(
-                weights, obs, self._policy_state(inputs, batch), told, inputs.get(NOISE)
+            output = self.policy_spec.act(
+                weights, obs, self._policy_state(inputs, batch), told, noise=inputs.get(NOISE)
             )
+        action = self.policy_spec.to_env_action(output.action)
+        after = self.policy_spec.next_state(output)
         actions = dict(zip(self.action_names, jax.tree.leaves(action), strict=True))
-        outputs = {**actions, DIST_INPUTS: dist_inputs(distribution)}
+        outputs = {**actions, DIST_INPUTS: dist_inputs(output.distribution)}
         leaves = self._state_structure.flatten_up_to(after.replace(prev_reward=None))
         kept = {tensor.name for tensor in self.state}
         for name, leaf in zip(self._all_state, leaves, strict=True):

@@ -13,7 +13,8 @@ from jaxrl.core.env import restart
 from jaxrl.core.errors import TooManyFaults, UsageError
 from jaxrl.core.outside_env import is_outside, refuse_evaluation
 from jaxrl.core.types import PyTree
-from jaxrl.rollout.env_step import EnvBatch, PolicyOutput, follow
+from jaxrl.models.policy_spec import PolicyOutput
+from jaxrl.rollout.env_step import EnvBatch, follow
 from jaxrl.rollout.episode_stats import EpisodeStats, no_episodes
 from jaxrl.rollout.host_steps import (
     Reached,

@@ -234,5 +234,5 @@ def _act(
 ) -> tuple[jax.Array, PolicyState]:
     """The likeliest action, or one drawn with `key`, for each of a batch; and the next state."""
     noise = None if key is None else policy_spec.noise(key, batch_shape)
-    action, _, after = policy_spec.act(weights, *inputs, noise)
-    return action, after
+    output = policy_spec.act(weights, *inputs, noise=noise)
+    return policy_spec.to_env_action(output.action), policy_spec.next_state(output)

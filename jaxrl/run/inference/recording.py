@@ -15,8 +15,8 @@ from jaxrl.core.errors import UsageError
 from jaxrl.core.outside_env import is_outside
 from jaxrl.core.program_spaces import mask_length
 from jaxrl.core.types import AgentId, PyTree
-from jaxrl.models.policy_spec import PolicySpec, PolicyWeights
-from jaxrl.rollout.env_step import PolicyOutput, RolloutSpec
+from jaxrl.models.policy_spec import PolicyOutput, PolicySpec, PolicyWeights
+from jaxrl.rollout.env_step import RolloutSpec
 from jaxrl.rollout.policy_map import Grouping
 from jaxrl.run.devices.mesh import on_host
 from jaxrl.run.inference.host_episodes import play_pictured

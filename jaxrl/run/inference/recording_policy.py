@@ -1,7 +1,7 @@
 """A policy that acts and says what learning needs to know of its actions."""
 
 import functools
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
@@ -49,15 +49,6 @@ class RecordingPolicy(Policy):
         return action, outputs
 
 
-class _Chosen(NamedTuple):
-    """What `model_outputs` reads."""
-
-    action: PyTree
-    distribution: Any
-    value: jax.Array
-    inputs: Any
-
-
 @functools.partial(jax.jit, static_argnums=0)
 def _decide(
     step: tuple[PolicySpec, tuple[int, ...], bool],
@@ -67,13 +58,11 @@ def _decide(
 ) -> tuple[PyTree, dict[str, PyTree], PolicyState]:
     policy_spec, batch_shape, explore = step
     key, env_steps = now
-    distribution, value, carry = policy_spec.apply(weights, *inputs)
-    distribution = policy_spec.explored(distribution, env_steps) if explore else distribution
-    noise = policy_spec.noise(key, batch_shape)
-    action = distribution.sample(noise) if explore else distribution.mode()
-    after = policy_spec.next_state(carry, action, jax.numpy.zeros(value.shape))
-    outputs = model_outputs(_Chosen(action, distribution, value, inputs.inputs), None)
-    sampled, env_action = policy_spec.recorded(action)
+    noise = policy_spec.noise(key, batch_shape) if explore else None
+    env_steps = env_steps if explore else None
+    output = policy_spec.act(weights, *inputs, noise=noise, env_steps=env_steps)
+    outputs, after = model_outputs(output, None), policy_spec.next_state(output)
+    sampled, env_action = policy_spec.recorded(output.action)
     if env_action is None:
         return sampled, outputs, after
     outputs[POLICY_ACTIONS] = sampled

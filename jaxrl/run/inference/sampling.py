@@ -19,8 +19,8 @@ from jaxrl.episodes.from_arrays import (
     multi_agent_episode,
     single_agent_episode,
 )
-from jaxrl.models.policy_spec import PolicyWeights
-from jaxrl.rollout.env_step import PolicyOutput, RolloutSpec
+from jaxrl.models.policy_spec import PolicyOutput, PolicyWeights
+from jaxrl.rollout.env_step import RolloutSpec
 from jaxrl.rollout.policy_map import Grouping
 from jaxrl.rollout.recorded_steps import GroupSteps, RecordedSteps, model_outputs
 from jaxrl.run.inference.host_episodes import EvaluationCopies, play_episodes

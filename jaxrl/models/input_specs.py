@@ -1,0 +1,66 @@
+"""What the networks of a policy read, besides the observation and in its place."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax.numpy as jnp
+
+from jaxrl.core.program_spaces import action_space_inside, program_space
+from jaxrl.core.spaces import Box, Dict, Discrete, Space
+from jaxrl.models.observed_mask import without_mask
+
+OBSERVATION, PRESENT = "observation", "present"
+
+
+@dataclass(frozen=True)
+class InputsSpec:
+    """The inputs of a model besides the observation; with any, it reads a dict (`input_space`)."""
+
+    num_agents: int = 0  # of the policy, if the agent's number is an input, else 0
+    prev_action: bool = False
+    prev_reward: bool = False
+
+    def input_space(self, observation_space: Space, action_space: Space) -> Space:
+        """The model's input: the observation without its mask, or {"observation": ..., ...}."""
+        seen = program_space(without_mask(observation_space))
+        return _joined({OBSERVATION: seen} | self.spaces(action_space))
+
+    def spaces(self, action_space: Space) -> dict[str, Space]:
+        """The program's, by name."""
+        parts = {}
+        if self.num_agents:
+            parts["agent_id"] = Discrete(self.num_agents)
+        if self.prev_action:
+            parts["prev_action"] = action_space_inside(action_space)
+        if self.prev_reward:
+            parts["prev_reward"] = Box(-jnp.inf, jnp.inf, ())
+        return parts
+
+
+@dataclass(frozen=True)
+class CriticSpec:
+    """What a centralised critic reads in place of its policy's observation (Yu et al. 2022).
+
+    source: "state" or "all-agents", see `jaxrl.rollout.critic_inputs`.
+    space: {"observation": what it sees; "present": which agents have not left, where some may}.
+    told: beside that, as the policy is told; but the agent's number wherever the policy plays
+        several agents, since they all have the same state.
+    """
+
+    source: str
+    space: Dict
+    told: InputsSpec
+
+    def input_space(self, action_space: Space) -> Space:
+        """The value network's input."""
+        return _joined(self.space.spaces | self.told.spaces(action_space))
+
+
+def _joined(parts: dict[str, Space]) -> Space:
+    """The space of several parts; a single one is returned itself."""
+    return Dict(parts) if len(parts) > 1 else one_or_all(parts)
+
+
+def one_or_all(parts: dict[str, Any]) -> Any:
+    """The parts; a single one is returned itself."""
+    return parts if len(parts) > 1 else next(iter(parts.values()))
