@@ -1,13 +1,18 @@
-"""What the networks of a policy read, besides the observation and in its place."""
+"""What networks of policies read: the observation without its mask, and what else they are told.
 
+An observation may hold the mask of the possible actions, as a part "action_mask".
+"""
+
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import jax.numpy as jnp
 
+from jaxrl.core.mask_parts import MASK, beside_mask
 from jaxrl.core.program_spaces import action_space_inside, program_space
 from jaxrl.core.spaces import Box, Dict, Discrete, Space
-from jaxrl.models.observed_mask import without_mask
+from jaxrl.core.types import PyTree
 
 OBSERVATION, PRESENT = "observation", "present"
 
@@ -64,3 +69,25 @@ def _joined(parts: dict[str, Space]) -> Space:
 def one_or_all(parts: dict[str, Any]) -> Any:
     """The parts; a single one is returned itself."""
     return parts if len(parts) > 1 else next(iter(parts.values()))
+
+
+def has_mask(space: Space) -> bool:
+    """Whether observations have a part "action_mask" that says which actions are possible."""
+    return isinstance(space, Dict) and MASK in space.spaces and len(space.spaces) > 1
+
+
+def without_mask(space: Space) -> Space:
+    """The space without its part "action_mask"; a single remaining part is returned itself."""
+    if not has_mask(space):
+        return space
+    return _joined({name: part for name, part in space.spaces.items() if name != MASK})
+
+
+def mask_apart(space: Space, obs: PyTree) -> tuple[PyTree, PyTree | None]:
+    """(an observation of the space, the mask that the environment gave as a part of it or None).
+
+    Where training read the masks apart, as of Python environments, the space has no such part.
+    """
+    if not isinstance(obs, Mapping) or MASK not in obs or has_mask(space):
+        return obs, None
+    return beside_mask(obs), obs[MASK]

@@ -24,10 +24,17 @@ from jaxrl.core.program_spaces import (
 )
 from jaxrl.core.spaces import Box, Space, is_tree, tree_of
 from jaxrl.core.types import Key, PyTree
-from jaxrl.models.input_specs import OBSERVATION, CriticSpec, InputsSpec, one_or_all
+from jaxrl.models.input_specs import (
+    OBSERVATION,
+    CriticSpec,
+    InputsSpec,
+    has_mask,
+    mask_apart,
+    one_or_all,
+    without_mask,
+)
 from jaxrl.models.model import ActorCritic, Model, RecurrentModel, carried, has_memory
 from jaxrl.models.observation_filter import ObservationFilter, has_numbers
-from jaxrl.models.observed_mask import has_mask, mask_apart, without_mask
 from jaxrl.ops.distributions import (
     Distribution,
     environment_action,
@@ -247,7 +254,7 @@ class PolicySpec:
         """An observation for the model, of the environment's: without a part "action_mask"."""
         if has_mask(self.observation_space):
             rest = {name: part for name, part in obs.items() if name != MASK}
-            obs = next(iter(rest.values())) if len(rest) == 1 else rest
+            obs = one_or_all(rest)
         return to_program(without_mask(self.observation_space), obs, xp)
 
     def given_observation(self, obs: PyTree) -> tuple[PyTree, PyTree | None]:

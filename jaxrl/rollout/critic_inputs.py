@@ -21,9 +21,8 @@ from jaxrl.core.program_spaces import program_space, to_program
 from jaxrl.core.spaces import Box, Dict, Discrete, MultiDiscrete, Space, box_of, space_of
 from jaxrl.core.types import AgentId, PyTree
 from jaxrl.models.cnn import is_image, layout_of
-from jaxrl.models.input_specs import OBSERVATION, PRESENT
+from jaxrl.models.input_specs import OBSERVATION, PRESENT, without_mask
 from jaxrl.models.model import carried
-from jaxrl.models.observed_mask import without_mask
 from jaxrl.models.policy_spec import PolicyInputs
 from jaxrl.rollout.first_step import info_of_a_step, is_always_active, shape_of_a_key
 

@@ -16,8 +16,7 @@ from jaxrl.core.fields import INT64, as_count, count, freeze
 from jaxrl.core.spaces import Box, Space, tree_of
 from jaxrl.core.types import AgentId, PolicyId
 from jaxrl.models.cnn import SMALL_IMAGE, is_byte_picture, is_image, layout_of
-from jaxrl.models.input_specs import OBSERVATION
-from jaxrl.models.observed_mask import without_mask
+from jaxrl.models.input_specs import OBSERVATION, without_mask
 from jaxrl.rollout.critic_inputs import ALL_AGENTS, OWN, STATE, critic_space
 
 NUM_ENVS = 64
