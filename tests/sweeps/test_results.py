@@ -6,6 +6,7 @@ import pytest
 
 from jaxrl import UsageError
 from jaxrl.run.results import RETURN
+from jaxrl.sweeps.lineage import Lineage, Stretch
 from jaxrl.sweeps.outcomes import DIVERGED, TERMINATED, TrialResult
 from jaxrl.sweeps.results import Sweep
 from jaxrl.sweeps.trials import trials_of
@@ -87,3 +88,12 @@ def test_a_dataframe_is_pandas_and_says_so_where_there_is_none(monkeypatch):
     monkeypatch.undo()
     frame = pytest.importorskip("pandas") and swept(a=[3.0], b=[4.0]).dataframe()
     assert frame.groupby("lr")["score"].max().to_dict() == {1.0: 3.0, 2.0: 4.0}
+
+
+def test_the_best_lineage_is_the_best_trials_and_empty_where_there_is_no_population_or_score():
+    done, none = swept(few=[1.0, 3.0, 2.0]), swept(none=[FAILED, FAILED])
+    assert done.best_lineage() == []
+    for of in (done, none):
+        of.lineage = Lineage([outcome.trial.settings for outcome in of.outcomes])
+    assert done.best_lineage() == [Stretch(0, 6, 1, {"lr": 1.0})]
+    assert none.best_lineage() == []

@@ -102,20 +102,12 @@ class EpisodeAccess:
         Raises:
             UsageError: the configuration has no pool, or an argument is not of its kind.
         """
-        from jaxrl.run.inference.evaluate import check_wanted
-        from jaxrl.run.inference.payoff_matrix import PayoffMatrix, play_pairs
-        from jaxrl.run.inference.play_limit import PlayLimit
-        from jaxrl.run.inference.sampling import EpisodeRange
+        from jaxrl.run.inference.payoff_matrix import matrix_of
 
         seed = self.settings.evaluation_seed if seed is None else seed
         max_steps = self.settings.evaluation_max_steps if max_steps is None else max_steps
         wanted = {"episodes": episodes, "explore": explore, "seed": seed, "max_steps": max_steps}
-        check_wanted(wanted)
-        limit, runner = PlayLimit(max_steps, self.progress.say), self.runner
-        play = EpisodeRange(seed, number=episodes, explore=explore, limit=limit)
-        params = self.algorithm.env_params if self.tasks.function else self.env_params
-        played = self.processes.broadcast(lambda: play_pairs(self.algorithm, runner, params, play))
-        return PayoffMatrix(**played)
+        return matrix_of(self, wanted)
 
     @together
     def sample(

@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,8 @@ from jaxrl.algorithms.opponent_settings import COPY
 from jaxrl.algorithms.opponents import Pool
 from jaxrl.core.errors import UsageError
 from jaxrl.core.types import PyTree
+from jaxrl.run.inference.evaluate import check_wanted
+from jaxrl.run.inference.play_limit import PlayLimit
 from jaxrl.run.inference.sampling import EpisodeRange
 from jaxrl.run.inference.whole_episodes import PlaySpec, make_game, play_batches
 from jaxrl.run.logging.figures import heat_map, inline, save_figure
@@ -144,6 +146,25 @@ def _first_linked(is_played: np.ndarray) -> np.ndarray:
     for _ in range(len(is_played).bit_length()):  # games that are twice as far away each time
         is_linked = is_linked @ is_linked
     return np.array([np.flatnonzero(linked)[0] for linked in is_linked], int)
+
+
+def matrix_of(trainer: Any, wanted: Mapping[str, Any]) -> PayoffMatrix:
+    """The matrix of a trainer's pool, the same in all processes that train.
+
+    Args:
+        wanted: `episodes` of each pair, and their `explore`, `seed` and `max_steps`.
+
+    Raises:
+        UsageError: the configuration has no pool, or an argument is not of its kind.
+    """
+    check_wanted(wanted)
+    limit, runner = PlayLimit(wanted["max_steps"], trainer.progress.say), trainer.runner
+    episodes = {"number": wanted["episodes"], "explore": wanted["explore"], "limit": limit}
+    play = EpisodeRange(wanted["seed"], **episodes)
+    algorithm = trainer.algorithm
+    params = algorithm.env_params if trainer.tasks.function else trainer.env_params
+    pairs = lambda: play_pairs(algorithm, runner, params, play)
+    return PayoffMatrix(**trainer.processes.broadcast(pairs))
 
 
 def play_pairs(

@@ -8,7 +8,7 @@ from gymnasium import spaces
 import jaxrl
 from jaxrl.core.spaces import MultiDiscrete
 from jaxrl.episodes import EpisodeWriter, SingleAgentEpisode
-from jaxrl.run.inference.act_inputs import read_mask
+from jaxrl.run.inference.act_inputs import as_flags, read_mask
 
 SMALL = {"num_envs": 2, "rollout_length": 8, "minibatch_size": 16, "fcnet_hiddens": (8,)}
 
@@ -169,3 +169,28 @@ def test_arguments_of_loading_that_are_none_are_named(tmp_path):
     ):
         with pytest.raises(jaxrl.UsageError, match=said):
             jaxrl.load_policy(tmp_path / "run", **given)
+
+
+@pytest.mark.parametrize("name", ["masked", "agents", "observation_mask"])
+def test_what_acting_does_not_take_is_refused_by_whatever_reads_it(policy, name):
+    obs = {"observations": np.zeros(3, np.float32), "action_mask": np.ones(4)}
+    for call in (policy.act, policy.distribution, policy.value):
+        with pytest.raises(jaxrl.UsageError, match=f"unknown argument '{name}'"):
+            call(obs, **{name: True})
+
+
+@pytest.mark.parametrize(
+    ("numbers", "flags"),
+    [
+        ([1, 0], [True, False]),
+        ([[1.0], [0.0]], [[True], [False]]),
+        (True, True),
+        ([2, 0], None),
+        ([0.5], None),
+        ([np.nan], None),
+        (["1"], None),
+    ],
+)
+def test_flags_are_true_and_false_or_1_and_0(numbers, flags):
+    found = as_flags(np.asarray(numbers))
+    assert found is None if flags is None else np.array_equal(found, flags)

@@ -4,15 +4,12 @@ The same actions as the trainer's, from NumPy to NumPy, with clear refusals.
 """
 
 import pickle
-import shutil
-import subprocess
-import sys
 
 import jax
 import numpy as np
 import pytest
 
-from jaxrl import PPOConfig, Trainer, UsageError, evaluate, load_policy, render
+from jaxrl import PPOConfig, UsageError, load_policy
 from jaxrl.models.policy_spec import PolicyWeights
 from jaxrl.run.inference.acting_key import acting_key
 from jaxrl.run.inference.policy import Policy
@@ -138,26 +135,6 @@ def test_training_on_does_not_change_a_policy_taken_out_of_it(start):
 def test_what_cannot_be_is_refused(trained, act, message):
     with pytest.raises(UsageError, match=message):
         act(trained.run_dir)
-
-
-@pytest.mark.long
-def test_a_fresh_process_loads_a_policy_with_no_environment_and_acts(trained):
-    code = (
-        "import sys, jaxrl\n"
-        f"policy = jaxrl.load_policy({str(trained.run_dir)!r}, 'pol2')\n"
-        "print(policy.act([3, 4]), policy.value([3, 4]))\n"
-        "assert 'jaxrl.envs' not in sys.modules and 'matplotlib' not in sys.modules\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    policy = trained.get_policy("pol2")
-    action, value = done.stdout.split()
-    assert (int(action), float(value)) == (
-        policy.act([3, 4]),
-        pytest.approx(float(policy.value([3, 4])), rel=1e-4),
-    )
 
 
 def test_one_policy_alone_needs_no_name_and_of_several_all_are_named(trained, start):
@@ -373,25 +350,3 @@ def test_weights_that_cannot_be_are_refused(trained):
         with pytest.raises(UsageError, match=message):
             trained.set_weights(wrong)
     jax.tree.map(np.testing.assert_array_equal, trained.get_weights(), before)
-
-
-def test_best_is_refused_where_no_state_was_scored(run):
-    for best in (run / "checkpoints").glob("best-*"):
-        shutil.rmtree(best)
-    for load in (
-        lambda which: load_policy(run, "pol1", checkpoint=which),
-        lambda which: evaluate(run, episodes=1, checkpoint=which),
-        lambda which: render(run, checkpoint=which),
-        lambda which: Trainer.from_checkpoint(run, checkpoint=which),
-    ):
-        with pytest.raises(
-            UsageError, match=r"no best checkpoint: no score was measured; choose last, or .*: .*3"
-        ):
-            load("best")
-    path = run / "checkpoints" / "000003"
-    with pytest.raises(
-        UsageError,
-        match=r"is a checkpoint itself: name its run's folder to choose checkpoint 'best'",
-    ):
-        load_policy(path, "pol1", checkpoint="best")
-    assert load_policy(path, "pol1", checkpoint=3).name == "pol1"
