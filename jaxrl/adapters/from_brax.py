@@ -4,8 +4,8 @@ Arguments are those of the library's own class; `backend` is one of four kinds o
 own environments of Brax come in as objects or classes.
 """
 
+import functools
 import inspect
-import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,46 +14,36 @@ import jax.numpy as jnp
 
 from jaxrl.adapters.wrapping import (
     TRUNCATES,
+    Maker,
     PhysicsEnvironment,
-    constructor_with,
-    import_error,
+    constructors,
+    imported,
     made_by,
     name_of,
-    require_known,
     without_training,
 )
 from jaxrl.adapters.wrapping_bodies import WithBodies
-from jaxrl.core.errors import UsageError, reason_of, unknown_name
 from jaxrl.core.types import PyTree
 
-try:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # JAXopt's, which Brax imports
-        from brax import envs
-except ImportError as error:
-    raise import_error("brax", "brax", error) from error
+with imported("brax", "brax"):
+    from brax import envs
 
 BACKENDS = ("generalized", "mjx", "positional", "spring")
 TIME_LIMIT = 1000  # steps, of Brax's own training
 
 
-def constructor(name: str) -> Any:
+@constructors("brax", lambda: envs._envs)
+def constructor(name: str) -> Maker:
     """The constructor of Brax's environment `name`."""
-    require_known("brax", name, envs._envs)
     arguments = inspect.signature(envs._envs[name]).parameters
     given = {each: arguments[each].default for each in arguments if each != "kwargs"}
     if "backend" in given:
         given["n_frames"] = None  # which the class hands on
-    return constructor_with(lambda **args: _named(name, **args), given)
+    return Maker(functools.partial(_named, name), given, {"backend": BACKENDS})
 
 
 def _named(name: str, time_limit: str = TRUNCATES, **args: Any) -> "Brax":
-    if (backend := args.get("backend", BACKENDS[0])) not in BACKENDS:
-        raise unknown_name("backend", backend, BACKENDS, f"of environment brax:{name}")
-    try:
-        env = envs.get_environment(name, **args)
-    except Exception as error:
-        raise UsageError(f"environment brax:{name}: {reason_of(error)}") from error
+    env = envs.get_environment(name, **args)
     return Brax(env, f"brax:{name}", args, time_limit=time_limit)
 
 

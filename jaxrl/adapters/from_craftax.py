@@ -4,6 +4,7 @@
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import Any
@@ -14,20 +15,17 @@ import jax.numpy as jnp
 from jaxrl.adapters.wrapping import (
     NO_LIMIT,
     TRUNCATES,
+    Maker,
     WrappedEnvironment,
-    constructor_with,
-    import_error,
+    constructors,
+    imported,
     made_by,
-    require_known,
 )
-from jaxrl.core.errors import UsageError
 from jaxrl.core.spaces import Box, Discrete, Space
 from jaxrl.core.types import PyTree
 
-try:
+with imported("craftax", "craftax"):
     from craftax.craftax_env import make_craftax_env_from_name
-except ImportError as error:
-    raise import_error("craftax", "craftax", error) from error
 
 NAMES = tuple(
     f"Craftax-{game}{observation}-v1"
@@ -36,23 +34,18 @@ NAMES = tuple(
 )
 
 
-def constructor(name: str) -> Any:
+@constructors("craftax", lambda: NAMES)
+def constructor(name: str) -> Maker:
     """The constructor of Craftax's environment `name`."""
-    require_known("craftax", name, NAMES)
     params = make_craftax_env_from_name(name, auto_reset=False).default_params
     given = {field.name: getattr(params, field.name) for field in dataclasses.fields(params)}
     del given["fractal_noise_angles"]  # tuples of angles
-    return constructor_with(lambda **args: _named(name, **args), given)
+    return Maker(functools.partial(_named, name), given)
 
 
 def _named(name: str, time_limit: str = TRUNCATES, **args: Any) -> "Craftax":
     env = make_craftax_env_from_name(name, auto_reset=False)
     params = env.default_params.replace(**args)
-    if not isinstance(params.max_timesteps, int) or params.max_timesteps < 1:
-        raise UsageError(
-            f"environment craftax:{name}: max_timesteps must be an integer of at least 1, "
-            f"not {params.max_timesteps!r}"
-        )
     return Craftax(env, params, f"craftax:{name}", args, time_limit)
 
 

@@ -4,6 +4,7 @@
 stepped in C++ by the threads of one pool, which XLA calls within the compiled program.
 """
 
+import functools
 import sys
 import warnings
 from collections.abc import Callable
@@ -15,25 +16,14 @@ import numpy as np
 from flax import struct
 from jax.experimental import io_callback
 
-from jaxrl.adapters.wrapping import (
-    TERMINATES,
-    TRUNCATES,
-    check_time_limit,
-    constructor_with,
-    import_error,
-    require_known,
-)
+from jaxrl.adapters.wrapping import TERMINATES, TRUNCATES, Maker, constructors, imported
 from jaxrl.core.batched_env import BatchedEnvironment
 from jaxrl.core.errors import UsageError, reason_of
 from jaxrl.core.spaces import Box, Dict, Discrete, Space
 from jaxrl.core.types import PyTree
 
-try:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of Gymnasium, at each space
-        import envpool
-except ImportError as error:
-    raise import_error("envpool", "envpool", error) from error
+with imported("envpool", "envpool"):
+    import envpool
 
 # Arguments of EnvPool's `make` that training sets, or that change nothing.
 NOT_ARGUMENTS = {
@@ -51,12 +41,12 @@ STALE = (
 )
 
 
-def constructor(name: str) -> Callable[..., "EnvPool"]:
+@constructors("envpool", lambda: envpool.list_all_envs())
+def constructor(name: str) -> Maker:
     """The constructor of EnvPool's environment `name`."""
-    require_known("envpool", name, envpool.list_all_envs())
     config = _made(name, envpool.make_spec, name).config._asdict()
     arguments = {key: value for key, value in config.items() if key not in NOT_ARGUMENTS}
-    return constructor_with(lambda **args: EnvPool(name, **args), arguments)
+    return Maker(functools.partial(EnvPool, name), arguments)
 
 
 class NoParams(struct.PyTreeNode):
@@ -98,7 +88,6 @@ class EnvPool(BatchedEnvironment):
         **args: Any,
     ):
         self._task, self._seed, self._args = task, seed, args
-        check_time_limit(self.name, time_limit)
         self._time_limit = time_limit
         self._spec = _made(task, envpool.make_spec, task, **args)
         self._parts = _observed(self.name, self._spec)

@@ -6,9 +6,10 @@ and gymnasium.
 """
 
 import copy
+import functools
 import inspect
-from collections.abc import Callable, Hashable
-from functools import cached_property, partial
+from collections.abc import Hashable
+from functools import cached_property
 from typing import Any
 
 import jax
@@ -17,7 +18,10 @@ import numpy as np
 from flax import struct
 
 from jaxrl.adapters.wrapping import (
+    Maker,
+    constructors,
     identity_of,
+    imported,
     name_of,
     steps_alike,
     typed_as_before,
@@ -25,45 +29,30 @@ from jaxrl.adapters.wrapping import (
     without_limit,
 )
 from jaxrl.core.env import Environment
-from jaxrl.core.errors import UsageError, one_line, unknown_name
+from jaxrl.core.errors import UsageError
+from jaxrl.core.fields import freeze
 from jaxrl.core.spaces import Box, Dict, Discrete, MultiDiscrete, Space, Tuple
 from jaxrl.core.types import PyTree
 
-try:
+with imported("gymnax", "gymnax", "gymnax; docs/install.md has the versions of JAX that it needs"):
     import gymnax
     from gymnax.environments import environment
-except (ImportError, AttributeError) as error:  # the latter: JAX is too new for gymnax
-    raise UsageError(
-        f"gymnax's environments are not available: {type(error).__name__}: {error}; "
-        "install it with `pip install gymnax`; "
-        "docs/install.md has the versions of JAX that it works with"
-    ) from error
 
 HARMLESS_WRAPPERS = ("GymnaxWrapper", "LogWrapper", "FlattenObservationWrapper")
 KINDS = ("Discrete", "MultiDiscrete", "Box", "Dict", "Tuple")  # of spaces
 
 
-def constructor(name: str) -> Callable[..., Environment]:
+@constructors("gymnax", lambda: gymnax.registered_envs)
+def constructor(name: str) -> Maker:
     """The constructor of gymnax's environment `name`, with the arguments of gymnax's own class."""
-    if name not in gymnax.registered_envs:
-        raise unknown_name("gymnax environment", name, gymnax.registered_envs)
-
-    def construct(**args):
-        made = f"gymnax:{name}"
-        return GymnaxEnvironment(_make(name, **args), made, tuple(sorted(args.items())))
-
-    construct.__signature__ = inspect.signature(type(_make(name)))
-    return construct
+    parameters = inspect.signature(type(gymnax.make(name)[0])).parameters.values()
+    named = (each for each in parameters if not each.kind.name.startswith("VAR_"))
+    return Maker(functools.partial(_named, name), {each.name: each.default for each in named})
 
 
-def _make(name: str, **args):
-    try:
-        return gymnax.make(name, **args)[0]
-    except OSError as error:  # some download their data
-        raise UsageError(
-            f"gymnax environment {name!r} needs data that could not be loaded: "
-            f"{type(error).__name__}: {one_line(error)}"
-        ) from error
+def _named(name: str, **args: Any) -> "GymnaxEnvironment":
+    identity = freeze(dict(sorted(args.items())))
+    return GymnaxEnvironment(gymnax.make(name, **args)[0], f"gymnax:{name}", identity)
 
 
 def adapt(name: str | None, make: Any, env: Any) -> Any:
@@ -255,7 +244,8 @@ def typed(space, obs: PyTree) -> PyTree:
     """`obs` in the types and shapes of gymnax's `space`; a mapping becomes a plain dict."""
     match _kind_of(space):
         case "Dict":
-            part_of = obs.__getitem__ if hasattr(obs, "__getitem__") else partial(getattr, obs)
+            by_field = functools.partial(getattr, obs)
+            part_of = obs.__getitem__ if hasattr(obs, "__getitem__") else by_field
             return {name: typed(part, part_of(name)) for name, part in space.spaces.items()}
         case "Tuple":
             return tuple(typed(part, value) for part, value in zip(space.spaces, obs, strict=True))

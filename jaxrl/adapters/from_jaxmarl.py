@@ -6,6 +6,7 @@ by the rules terminate and those by the clock truncate.
 
 import contextlib
 import copy
+import functools
 import inspect
 import itertools
 import sys
@@ -21,36 +22,37 @@ from flax import struct
 from jaxrl.adapters.wrapping import (
     NO_LIMIT,
     TRUNCATES,
+    Maker,
     WrappedMultiAgent,
     all_ended,
-    constructor_with,
-    import_error,
+    constructors,
+    imported,
     made_by,
     name_of,
     pixels_of,
     raw_key,
-    require_known,
     steps_alike,
     unwrapped,
     without_limit,
 )
-from jaxrl.core.errors import UsageError, unknown_name
+from jaxrl.core.errors import UsageError
 from jaxrl.core.spaces import Box, Discrete, MultiDiscrete, Space, box_of, space_of
 from jaxrl.core.types import ALL, DEFAULT_POLICY, AgentId, PyTree
 
-try:
-    # The import replaces both streams, which would silence a notebook: they are put back.
-    with contextlib.redirect_stdout(sys.stdout), contextlib.redirect_stderr(sys.stderr):
-        import jaxmarl
-        from jaxmarl.environments import spaces
-        from jaxmarl.environments.multi_agent_env import MultiAgentEnv
-        from jaxmarl.environments.overcooked import overcooked_layouts
-        from jaxmarl.environments.smax.smax_env import MAP_NAME_TO_SCENARIO
-        from jaxmarl.registration import registered_envs
-        from jaxmarl.viz.overcooked_v2_visualizer import OvercookedV2Visualizer
-        from jaxmarl.viz.overcooked_visualizer import OvercookedVisualizer
-except ImportError as error:
-    raise import_error("jaxmarl", "jaxmarl", error) from error
+# The import replaces both streams, which would silence a notebook: they are put back.
+with (
+    imported("jaxmarl", "jaxmarl"),
+    contextlib.redirect_stdout(sys.stdout),
+    contextlib.redirect_stderr(sys.stderr),
+):
+    import jaxmarl
+    from jaxmarl.environments import spaces
+    from jaxmarl.environments.multi_agent_env import MultiAgentEnv
+    from jaxmarl.environments.overcooked import overcooked_layouts
+    from jaxmarl.environments.smax.smax_env import MAP_NAME_TO_SCENARIO
+    from jaxmarl.registration import registered_envs
+    from jaxmarl.viz.overcooked_v2_visualizer import OvercookedV2Visualizer
+    from jaxmarl.viz.overcooked_visualizer import OvercookedVisualizer
 
 
 def _alive(env: Any, state: PyTree) -> jax.Array:
@@ -201,9 +203,9 @@ GREY, YELLOW = (190, 190, 190), (255, 200, 0)
 SHAPED = "shaped_reward"  # an entry of Overcooked's info, and our argument: its weight
 
 
-def constructor(name: str) -> Any:
+@constructors("jaxmarl", lambda: registered_envs)
+def constructor(name: str) -> Maker:
     """The constructor of JaxMARL's environment `name`, with the arguments of its class."""
-    require_known("jaxmarl", name, registered_envs)
     family = _family(name)
     if family is None:
         why = next(why for begin, why in REFUSED.items() if name.startswith(begin))
@@ -212,20 +214,15 @@ def constructor(name: str) -> Any:
     arguments = {each: arguments[each] for each in arguments if each not in family.refused}
     if name.startswith("overcooked"):
         arguments[SHAPED] = 0.0
-    return constructor_with(lambda **args: _named(name, family, **args), arguments)
+    return Maker(functools.partial(_named, name, family), arguments, dict([family.named]))
 
 
 def _named(name: str, family: Family, time_limit: str = TRUNCATES, **args: Any) -> "JaxMARL":
     given = {each: value for each, value in args.items() if each != SHAPED}
     argument, values = family.named
     if argument in given:
-        if given[argument] not in values:
-            raise unknown_name(f"jaxmarl:{name} {argument}", given[argument], values)
         given[argument] = values[given[argument]]
-    try:
-        env = jaxmarl.make(name, **given)
-    except Exception as error:
-        raise UsageError(f"environment jaxmarl:{name}: {args} are refused: {error!r}") from error
+    env = jaxmarl.make(name, **given)
     kind = JaxMARL if family.acting is None else JaxMARLInTurns
     return kind(env, f"jaxmarl:{name}", args, family, time_limit)
 

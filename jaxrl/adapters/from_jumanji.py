@@ -5,6 +5,7 @@
 """
 
 import dataclasses
+import functools
 import inspect
 import math
 from collections.abc import Mapping
@@ -16,28 +17,25 @@ import numpy as np
 from flax import struct
 
 from jaxrl.adapters.wrapping import (
-    TRUNCATES,
+    Maker,
     WrappedEnvironment,
-    constructor_with,
-    import_error,
+    constructors,
+    imported,
     made_by,
     name_of,
     pixels_of,
     raw_key,
-    require_known,
 )
 from jaxrl.core.errors import UsageError
 from jaxrl.core.spaces import Box, Discrete, MultiDiscrete, Space, box_of, space_of
 from jaxrl.core.types import PyTree
 
-try:
+with imported("jumanji", "jumanji"):
     import jumanji
     from jumanji import specs
     from jumanji.environments.routing.connector.viewer import ConnectorViewer
     from jumanji.types import StepType
     from jumanji.viewer import MatplotlibViewer, plt
-except ImportError as error:
-    raise import_error("jumanji", "jumanji", error) from error
 
 DOWNLOADS = "Sokoban-v0"
 MASK = "action_mask"  # an entry of the observation
@@ -59,29 +57,22 @@ class Inner(struct.PyTreeNode):
     mask: jax.Array | None  # bool[A], where the library has one
 
 
-def constructor(name: str) -> Any:
+@constructors("jumanji", lambda: jumanji.registered_environments())
+def constructor(name: str) -> Maker:
     """The constructor of Jumanji's environment `name`, with its class's plain arguments."""
     if name == DOWNLOADS:
         raise UsageError(f"jumanji environment {name!r} would have to download its levels")
-    require_known("jumanji", name, jumanji.registered_environments())
     env = jumanji.make(name)
     arguments = {
         argument: parameter.default
         for argument, parameter in inspect.signature(type(env)).parameters.items()
         if isinstance(parameter.default, int | float) or argument == "time_limit"
     }
-    return constructor_with(lambda **args: _named(name, **args), arguments)
+    return Maker(functools.partial(_named, name), arguments)
 
 
 def _named(name: str, **args: Any) -> "Jumanji":
-    # The library's own limit in steps, where its class has one.
-    given = {each: value for each, value in args.items() if value != TRUNCATES}
-    try:
-        return _wrapped(jumanji.make(name, **given), f"jumanji:{name}", given)
-    except UsageError:
-        raise
-    except Exception as error:
-        raise UsageError(f"environment jumanji:{name}: {args} are refused: {error!r}") from error
+    return _wrapped(jumanji.make(name, **args), f"jumanji:{name}", args)
 
 
 def adapt(name: str | None, make: Any, env: Any) -> "Jumanji":

@@ -4,6 +4,7 @@
 functions of `navix.observations`.
 """
 
+import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,22 +13,19 @@ import jax.numpy as jnp
 
 from jaxrl.adapters.wrapping import (
     TRUNCATES,
+    Maker,
     WrappedEnvironment,
-    constructor_with,
-    import_error,
+    constructors,
+    imported,
     made_by,
     name_of,
     raw_key,
-    require_known,
 )
-from jaxrl.core.errors import UsageError, unknown_name
 from jaxrl.core.spaces import Box, Discrete, Space, box_of, space_of
 from jaxrl.core.types import PyTree
 
-try:
+with imported("navix", "navix"):
     import navix
-except ImportError as error:
-    raise import_error("navix", "navix", error) from error
 
 WALL, PLAYER, OUTSIDE = -1, 10, 100  # codes that the library's spaces leave out
 BOUNDS = {
@@ -41,23 +39,16 @@ BOUNDS = {
 MAX_STEPS = 100  # the library's default
 
 
-def constructor(name: str) -> Any:
+@constructors("navix", lambda: navix.registry())
+def constructor(name: str) -> Maker:
     """The constructor of Navix's environment `name`."""
-    require_known("navix", name, navix.registry())
     given = {"observation": "symbolic", "max_steps": MAX_STEPS}
-    return constructor_with(lambda **args: _named(name, **args), given)
+    return Maker(functools.partial(_named, name), given, {"observation": BOUNDS})
 
 
 def _named(name: str, time_limit: str = TRUNCATES, **args: Any) -> "Navix":
-    shown = args.get("observation", "symbolic")
-    if shown not in BOUNDS:
-        raise unknown_name("observation", shown, BOUNDS, f"of environment navix:{name}")
+    function = getattr(navix.observations, args.get("observation", "symbolic"))
     limit = args.get("max_steps", MAX_STEPS)
-    if not isinstance(limit, int) or limit < 1:
-        raise UsageError(
-            f"environment navix:{name}: max_steps must be an integer of at least 1, not {limit!r}"
-        )
-    function = getattr(navix.observations, shown)
     env = navix.make(name, max_steps=limit, observation_fn=function)
     return Navix(env, f"navix:{name}", args, time_limit)
 

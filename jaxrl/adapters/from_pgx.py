@@ -4,6 +4,7 @@
 acts, the others wait.
 """
 
+import functools
 import importlib.util
 import inspect
 import io
@@ -17,24 +18,23 @@ from PIL import Image
 
 from jaxrl.adapters.wrapping import (
     TRUNCATES,
+    Maker,
     Wrapped,
     WrappedEnvironment,
     WrappedMultiAgent,
     all_ended,
-    constructor_with,
-    import_error,
+    constructors,
+    imported,
     made_by,
     raw_key,
-    require_known,
 )
 from jaxrl.core.errors import UsageError, is_installed
+from jaxrl.core.fields import count
 from jaxrl.core.spaces import Discrete, Space, box_of
 from jaxrl.core.types import DEFAULT_POLICY, PyTree
 
-try:
+with imported("pgx", "pgx"):
     import pgx
-except ImportError as error:
-    raise import_error("pgx", "pgx", error) from error
 
 NEEDS_DATA = "bridge_bidding"
 TILE = 20  # pixels of a cell of MinAtar
@@ -46,29 +46,24 @@ COLOURS = (
 NAMED_BY_SIZE = {"go_9x9": 9, "go_19x19": 19}  # so the size is no argument
 
 
-def constructor(name: str) -> Any:
+@constructors("pgx", lambda: [*pgx.available_envs(), NEEDS_DATA])
+def constructor(name: str) -> Maker:
     """The constructor of Pgx's game `name`, with the arguments of its class."""
     if name == NEEDS_DATA:
         raise UsageError(f"pgx environment {name!r} needs hands that Pgx would have to download")
-    require_known("pgx", name, pgx.available_envs())
     game = pgx.make(name)
     arguments = {
         argument: parameter.default
         for argument, parameter in inspect.signature(type(game)).parameters.items()
         if not (argument == "size" and name in NAMED_BY_SIZE)
     }
-    return constructor_with(lambda **args: _named(name, **args), arguments)
+    return Maker(functools.partial(_named, name), arguments)
 
 
 def _named(name: str, time_limit: str = TRUNCATES, **args: Any) -> "_Pgx":
     size = {"size": NAMED_BY_SIZE[name]} if name in NAMED_BY_SIZE else {}
-    try:
-        game = type(pgx.make(name))(**size, **args)
-        return _wrapped(game, f"pgx:{name}", args, time_limit)
-    except UsageError:
-        raise
-    except Exception as error:
-        raise UsageError(f"environment pgx:{name}: {args} are refused: {error!r}") from error
+    game = type(pgx.make(name))(**size, **args)
+    return _wrapped(game, f"pgx:{name}", args, time_limit)
 
 
 def adapt(name: str | None, make: Any, env: Any) -> "_Pgx":
@@ -77,6 +72,7 @@ def adapt(name: str | None, make: Any, env: Any) -> "_Pgx":
 
 
 def _wrapped(game: Any, name: str, args: Mapping[str, Any], time_limit: str = TRUNCATES) -> "_Pgx":
+    count()(f"environment {name!r}: num_players", game.num_players)
     return (PgxSolo if game.num_players == 1 else PgxGame)(game, name, args, time_limit)
 
 

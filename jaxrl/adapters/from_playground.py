@@ -4,6 +4,7 @@ Arguments are the entries of the library's configuration, nested ones joined by 
 Physics is MJX's in JAX unless `impl="warp"` is asked for, the library's default.
 """
 
+import functools
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -11,23 +12,21 @@ import jax
 
 from jaxrl.adapters.wrapping import (
     TRUNCATES,
+    Maker,
     PhysicsEnvironment,
-    constructor_with,
-    import_error,
+    constructors,
+    imported,
     made_by,
     name_of,
-    require_known,
     without_training,
 )
 from jaxrl.adapters.wrapping_bodies import WithBodies
-from jaxrl.core.errors import UsageError, reason_of, unknown_name
+from jaxrl.core.errors import UsageError
 from jaxrl.core.types import PyTree
 
-try:
+with imported("mujoco_playground", "playground"):
     from mujoco_playground import dm_control_suite, registry
     from mujoco_playground._src.mjx_env import MENAGERIE_PATH
-except ImportError as error:
-    raise import_error("mujoco_playground", "playground", error) from error
 
 PHYSICS = ("jax", "warp")
 TIME_LIMIT = 1000  # steps, where a configuration has none
@@ -37,22 +36,20 @@ LEFT_OUT = (
 )
 
 
-def constructor(name: str) -> Any:
+@constructors("playground", lambda: registry.ALL_ENVS)
+def constructor(name: str) -> Maker:
     """The constructor of MuJoCo Playground's environment `name`."""
-    require_known("playground", name, registry.ALL_ENVS)
     config = registry.get_default_config(name)
     given = {"__".join(path): value for path, value in _entries(config)}
     if "impl" in given:
         given["impl"] = PHYSICS[0]
-    return constructor_with(lambda **args: _named(name, **args), given)
+    return Maker(functools.partial(_named, name), given, {"impl": PHYSICS})
 
 
 def _named(name: str, time_limit: str = TRUNCATES, **args: Any) -> "Playground":
     config = registry.get_default_config(name)
     if "impl" in config:
         config.impl = args.get("impl", PHYSICS[0])
-        if config.impl not in PHYSICS:
-            raise unknown_name("impl", config.impl, PHYSICS, f"of playground:{name}")
     if name not in dm_control_suite.ALL_ENVS and not MENAGERIE_PATH.exists():
         raise UsageError(
             f"environment playground:{name} needs models of robots, which the library "
@@ -60,10 +57,7 @@ def _named(name: str, time_limit: str = TRUNCATES, **args: Any) -> "Playground":
             'mjx_env.ensure_menagerie_exists()"'
         )
     overrides = {given.replace("__", "."): value for given, value in args.items()}
-    try:
-        env = registry.load(name, config, overrides)
-    except Exception as error:
-        raise UsageError(f"environment playground:{name}: {reason_of(error)}") from error
+    env = registry.load(name, config, overrides)
     return Playground(env, f"playground:{name}", args, config.episode_length, time_limit)
 
 

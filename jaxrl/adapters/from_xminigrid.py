@@ -4,6 +4,7 @@
 """
 
 import dataclasses
+import functools
 import warnings
 from collections.abc import Mapping
 from typing import Any
@@ -13,39 +14,37 @@ import jax.numpy as jnp
 
 from jaxrl.adapters.wrapping import (
     TRUNCATES,
+    Maker,
     WrappedEnvironment,
-    constructor_with,
-    import_error,
+    constructors,
+    imported,
     made_by,
     name_of,
     raw_key,
-    require_known,
 )
 from jaxrl.core.errors import UsageError
 from jaxrl.core.spaces import Box, Discrete, Space, box_of, space_of
 from jaxrl.core.types import PyTree
 
-try:
+with imported("xminigrid", "xminigrid"):
     import xminigrid
     from xminigrid.core.constants import NUM_COLORS, NUM_TILES
     from xminigrid.types import StepType
-except ImportError as error:
-    raise import_error("xminigrid", "xminigrid", error) from error
 
 AUTO_RESETS = ("GymAutoResetWrapper", "DmEnvAutoResetWrapper")  # what training does itself
 LARGEST_CODE = max(NUM_TILES, NUM_COLORS) - 1
 
 
-def constructor(name: str) -> Any:
+@constructors("xminigrid", lambda: xminigrid.registered_environments())
+def constructor(name: str) -> Maker:
     """The constructor of XLand-MiniGrid's environment `name`."""
-    require_known("xminigrid", name, xminigrid.registered_environments())
     _, params = xminigrid.make(name)
     given = {
         field.name: getattr(params, field.name)
         for field in dataclasses.fields(params)
         if not field.metadata.get("pytree_node", True)  # not a ruleset, which is arrays
     }
-    return constructor_with(lambda **args: _named(name, **args), given)
+    return Maker(functools.partial(_named, name), given, {"render_mode": ("rgb_array",)})
 
 
 def _named(name: str, time_limit: str = TRUNCATES, **args: Any) -> "XLandMiniGrid":

@@ -27,7 +27,7 @@ from jaxrl.adapters.to_numpy import (
 from jaxrl.core.errors import UsageError
 from jaxrl.core.fields import count, flag, one_of, takes
 from jaxrl.core.outside_env import is_outside
-from jaxrl.core.registry import make
+from jaxrl.core.registry import make_with
 from jaxrl.core.types import PyTree
 from jaxrl.episodes.minari_datasets import gymnasium_space
 from jaxrl.ops.distributions import num_logits
@@ -82,7 +82,7 @@ def gymnasium_by_name(
     Raises:
         UsageError: as for `to_gymnasium`, and an environment of several agents.
     """
-    made, params = make(env, **(env_args or {}))
+    made, params = make_with(env, dict(env_args or {}))
     if not is_outside(made):
         return to_gymnasium(made, params, render_mode=render_mode)
     pictured = {} if render_mode is None else {"render_mode": render_mode}

@@ -368,7 +368,7 @@ def _as_action(space: Space, action: Any, batch: tuple[int, ...]) -> np.ndarray:
         )
     is_integer = not isinstance(space, Box)
     if is_integer and (array.dtype.kind not in "iub" or np.any(beyond(space, array))):
-        raise UsageError(f"actions must be whole numbers in {space}, not {action!r:.60}")
+        raise UsageError(f"actions must be whole numbers in {space}, not {brief(action)}")
     try:
         return as_type(array, space.dtype)
     except NotHeldError as error:

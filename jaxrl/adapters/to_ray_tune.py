@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from jaxrl.algorithms.config import AlgorithmConfig
-from jaxrl.core.errors import UsageError
+from jaxrl.core.errors import UsageError, brief
 from jaxrl.core.fields import count
 from jaxrl.run.devices import compile_cache
 from jaxrl.run.devices.mesh import split_cpu
@@ -133,7 +133,7 @@ class Plan:
         if not isinstance(self.config, AlgorithmConfig):
             raise UsageError(
                 "trainable takes a configuration such as PPOConfig(env='arena'), "
-                f"not {self.config!r:.60}"
+                f"not {brief(self.config)}"
             )
         count()("iterations", self.iterations)
         count()("devices", self.devices)

@@ -20,7 +20,7 @@ from jaxrl.adapters import to_numpy
 from jaxrl.adapters.to_numpy import as_actions, by_agent, derived, require_started, resolve
 from jaxrl.adapters.to_pettingzoo import PettingZooEnv, leaving, no_action
 from jaxrl.core.env import MultiAgentEnvironment, acting_agents, agents_may_wait, is_stacked
-from jaxrl.core.errors import UsageError, one_line
+from jaxrl.core.errors import UsageError, brief, one_line
 from jaxrl.core.fields import count, takes
 from jaxrl.core.spaces import Space, is_tree
 from jaxrl.core.types import ALL, AgentId, PyTree
@@ -389,6 +389,6 @@ def _made(env: Any, context: Any) -> RllibEnv:
     made = getattr(made, "unwrapped", made)
     if not isinstance(made, RllibEnv):
         raise UsageError(
-            f"the env runner of jaxrl needs an environment made by jaxrl.to_rllib, not {made!r:.80}"
+            f"the env runner of jaxrl needs an environment of jaxrl.to_rllib, not {brief(made)}"
         )
     return made

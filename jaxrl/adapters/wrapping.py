@@ -5,13 +5,16 @@ beside the library's state, wherever a library keeps its own; so its time limit 
 `params.max_steps_in_episode`, and truncates.
 """
 
+import contextlib
 import copy
 import functools
 import inspect
 import io
-from collections.abc import Callable, Hashable, Iterable, Mapping
+import warnings
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from functools import cached_property
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -19,21 +22,23 @@ import numpy as np
 from flax import struct
 
 from jaxrl.core.env import Environment, MultiAgentEnvironment, other_form
-from jaxrl.core.errors import UsageError, reason_of, unknown_name
-from jaxrl.core.fields import freeze
+from jaxrl.core.errors import UsageError, brief, explained, is_installed, reason_of, unknown_name
+from jaxrl.core.fields import FLOAT32, as_count, as_number, freeze
 from jaxrl.core.spaces import Box, Space, box_of, space_of
 from jaxrl.core.types import ALL, Key, PyTree
 
 NO_LIMIT = 2**31 - 1  # steps, of games that end by themselves
 TRUNCATES, TERMINATES = "truncates", "terminates"
-# Brax's, for what training does itself.
-TRAINING_WRAPPERS = ("VmapWrapper", "AutoResetWrapper", "BraxAutoResetWrapper", "EvalWrapper")
-TRUNCATION = "truncation"  # an entry of Brax's info, of its wrapper for time limits
+TIME_LIMIT = "time_limit"  # an argument: ours, or the library's own
 # What libraries and users call the time limit, in steps.
 LIMITS = (
     *("max_steps_in_episode", "max_episode_steps", "max_steps", "max_timesteps"),
     *("episode_length", "episode_horizon"),
 )
+PLAIN = "a number, a text, None, or a list or mapping of such"
+# Brax's, for what training does itself.
+TRAINING_WRAPPERS = ("VmapWrapper", "AutoResetWrapper", "BraxAutoResetWrapper", "EvalWrapper")
+TRUNCATION = "truncation"  # an entry of Brax's info, of its wrapper for time limits
 
 
 class Clocked(struct.PyTreeNode):
@@ -49,56 +54,119 @@ class TimeLimit(struct.PyTreeNode):
     max_steps_in_episode: int = NO_LIMIT
 
 
-def import_error(library: str, extra: str, error: Exception) -> UsageError:
-    """The error for a library that cannot be imported; it names the extra of pyproject.toml."""
-    if isinstance(error, ModuleNotFoundError) and error.name == library:
-        why = f"{library} is not installed"
-    else:
-        why = f"{library} cannot be imported ({reason_of(error)})"
-    return UsageError(f'environments {extra}:NAME: {why}: pip install "jaxrl[{extra}]"')
+class Maker(NamedTuple):
+    """How a library makes the environment of a name.
+
+    Attributes:
+        make: takes the arguments by keyword. `time_limit`, one of our two words, is added to them
+            if it takes that.
+        arguments: {name: default}. A value must be of its default's kind.
+        choices: {name: the texts that may be its value}.
+    """
+
+    make: Callable[..., Any]
+    arguments: Mapping[str, Any]
+    choices: Mapping[str, Iterable[str]] = MappingProxyType({})
 
 
-def require_known(scheme: str, name: str, known: Iterable[str]) -> None:
-    """Raises UsageError, with the nearest name, where a library has no such environment."""
-    if name not in (known := list(known)):
-        raise unknown_name(f"{scheme} environment", name, known)
-
-
-def check_time_limit(name: str, time_limit: Any) -> None:
-    """Raises UsageError for an argument `time_limit` that is neither of the two words."""
-    if time_limit not in (TRUNCATES, TERMINATES):
-        raise UsageError(
-            f"environment {name!r}: time_limit must be {TRUNCATES!r} or {TERMINATES!r}, "
-            f"not {time_limit!r}"
-        )
-
-
-def constructor_with(
-    make: Callable[..., Any], arguments: Callable[..., Any] | Mapping[str, Any] | None = None
-) -> Callable[..., Any]:
-    """`make(**args)` with a signature, from which `registry.make` knows the arguments.
+@contextlib.contextmanager
+def imported(library: str, extra: str, install: str = "") -> Iterator[None]:
+    """A library is imported within it; one that cannot be is told in one line.
 
     Args:
-        arguments: whose keyword arguments `make` takes: a function's, or those of
-            {name: default}. `time_limit` is always among them: ours, or the library's own.
+        extra: of pyproject.toml, which names the scheme too.
+        install: what pip installs, if not the extra.
     """
-    if callable(arguments):
-        named = inspect.signature(arguments).parameters.values()
-        taken = {each.name: each.default for each in named if not each.kind.name.startswith("VAR_")}
-    else:
-        taken = dict(arguments or {})
-    taken = {name: default for name, default in taken.items() if name != "self"}
-    taken.setdefault("time_limit", TRUNCATES)
-    keyword = inspect.Parameter.KEYWORD_ONLY
-    parameters = [
-        inspect.Parameter(name, keyword, default=default) for name, default in taken.items()
-    ]
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about what the library imports in its turn
+            yield
+    except Exception as error:  # as of a library that is older than what it imports
+        is_missing = isinstance(error, ModuleNotFoundError) and not is_installed(library)
+        why = "is not installed" if is_missing else f"cannot be imported ({reason_of(error)})"
+        install = install or f'"jaxrl[{extra}]"'
+        raise UsageError(
+            f"environments {extra}:NAME: {library} {why}: pip install {install}"
+        ) from error
+
+
+def constructors(
+    scheme: str, names: Callable[[], Iterable[str]]
+) -> Callable[[Callable[[str], Maker]], Callable[[str], Callable[..., Any]]]:
+    """A decorator: what gives the `Maker` of a name gives a constructor that checks its arguments.
+
+    Args:
+        names: gives the library's names.
+    """
+
+    def decorate(maker_of):
+        @functools.wraps(maker_of)
+        def constructor(name):
+            with explained(f"environments {scheme}:NAME cannot be listed"):
+                known = list(names())
+            if not isinstance(name, str) or name not in known:
+                raise unknown_name(f"{scheme} environment", name, known)
+            made = f"{scheme}:{name}"
+            with explained(f"environment {made} cannot be made"):
+                return _checked(made, maker_of(name))
+
+        return constructor
+
+    return decorate
+
+
+def _checked(name: str, maker: Maker) -> Callable[..., Any]:
+    """A constructor with a signature, from which `registry.make` knows the arguments."""
+    arguments, choices = dict(maker.arguments), dict(maker.choices)
+    if TIME_LIMIT in inspect.signature(maker.make).parameters:
+        arguments.setdefault(TIME_LIMIT, TRUNCATES)
+        choices[TIME_LIMIT] = (TRUNCATES, TERMINATES)
 
     def construct(**args):
-        return make(**args)
+        given = {argument: as_number(value) for argument, value in args.items()}
+        for argument, value in given.items():
+            if argument not in arguments:
+                raise unknown_name("argument", argument, arguments, f"of environment {name!r}")
+            default = arguments[argument]
+            if argument in LIMITS and isinstance(default, int):
+                given[argument] = value = as_count(value)
+            if argument in choices and not (isinstance(value, str) and value in choices[argument]):
+                where = f"of environment {name!r}"
+                raise unknown_name(argument, value, choices[argument], where)
+            if (wanted := _wanted_instead(argument, value, default)) is not None:
+                raise UsageError(
+                    f"environment {name!r}: {argument} must be {wanted}, not {brief(value)}"
+                )
+        why = f": {brief(given)} are refused" if given else " cannot be made"
+        with explained(f"environment {name}{why}"):
+            env = maker.make(**given)
+        env.made_with = given
+        return env
 
-    construct.__signature__ = inspect.Signature(parameters)
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    construct.__signature__ = inspect.Signature(
+        [inspect.Parameter(each, keyword, default=arguments[each]) for each in arguments]
+    )
     return construct
+
+
+def _wanted_instead(argument: str, value: Any, default: Any) -> str | None:
+    """What an argument with this default must be instead of the value; None: it may be that."""
+    if isinstance(default, bool):
+        return None if isinstance(value, bool) else "True or False"
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if argument in LIMITS and isinstance(default, int):
+        is_count = is_number and isinstance(value, int) and value >= 1
+        return None if is_count else "an integer of at least 1"
+    if isinstance(default, int | float):
+        return None if is_number and abs(value) <= FLOAT32 else "a finite number"
+    if isinstance(default, str):
+        return None if isinstance(value, str) else "a text"
+    try:
+        hash(freeze(value))
+    except (TypeError, ValueError, RecursionError):
+        return PLAIN
+    return None
 
 
 def raw_key(key: Key) -> jax.Array:
@@ -252,7 +320,6 @@ class Wrapped:
     def __init__(
         self, name: str, args: Mapping[str, Any], limit: int = NO_LIMIT, time_limit: str = TRUNCATES
     ):
-        check_time_limit(name, time_limit)
         self._name, self._args = name, freeze(dict(sorted(args.items())))
         self._limit, self._time_limit = limit, time_limit
         self._picture_shape: tuple[int, ...] | None = None

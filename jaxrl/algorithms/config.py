@@ -46,7 +46,7 @@ from jaxrl.core.fields import (
     unknown_setting,
 )
 from jaxrl.core.ignored_parts import ignoring
-from jaxrl.core.registry import ENVIRONMENT, environment_of, make, registered
+from jaxrl.core.registry import ENVIRONMENT, environment_of, make_with, registered
 from jaxrl.core.spaces import Dict, Space
 from jaxrl.core.trust import Kind, load, parse_name
 from jaxrl.core.types import PolicyId, PyTree
@@ -427,7 +427,7 @@ def make_env(env: Any, env_args: tuple) -> tuple[Any, PyTree]:
         made = environment_of(env, dict(env_args))
         require_trainable(made)
         return made, made.default_params
-    made, params = make(env, **dict(env_args))
+    made, params = make_with(env, dict(env_args))
     require_trainable(made, params)
     return made, params
 

@@ -58,7 +58,7 @@ def environment(name: str, value: Any) -> None:
             f"{value.__name__}()" if isinstance(value, type) else "the first of what make() returns"
         )
         raise UsageError(
-            f"{name} must be a name or an environment object, not {value!r:.60}; perhaps {meant}?"
+            f"{name} must be a name or an environment object, not {brief(value)}; perhaps {meant}?"
         )
 
 

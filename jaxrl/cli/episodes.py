@@ -15,7 +15,7 @@ from jaxrl.core.env import lift
 from jaxrl.core.errors import UsageError
 from jaxrl.core.fields import check_all, count, flag, number, setting
 from jaxrl.core.plan import WIDE, labelled, laid_out
-from jaxrl.core.registry import ENVIRONMENT, make
+from jaxrl.core.registry import ENVIRONMENT, make_with
 from jaxrl.core.trust import check_name
 from jaxrl.core.types import DEFAULT_AGENT
 from jaxrl.core.words import TEXT
@@ -227,7 +227,7 @@ def _played_in(episode: Episode, origin: Mapping[str, Any]) -> tuple[Any, Any]:
     if name is None or ":" not in name:
         return environment_of(episode, origin)
     check_name(ENVIRONMENT, name, f"the environment of episode {episode.id_}", trust=False)
-    made, params = make(name, **origin["env_args"])
+    made, params = make_with(name, origin["env_args"])
     return lift(made), params
 
 

@@ -16,7 +16,7 @@ from jaxrl.core.env import (
     stack_agents,
     strongly_typed,
 )
-from jaxrl.core.errors import UsageError, brief, reason_of, unknown_name
+from jaxrl.core.errors import UsageError, brief, explained, unknown_name
 from jaxrl.core.exact_sums import add
 from jaxrl.core.fields import count, freeze, least_count, number
 from jaxrl.core.task_distributions import Randomization
@@ -256,14 +256,8 @@ def _check_forms(curriculum: Curriculum, env: MultiAgentEnvironment, params: PyT
     name = f"curriculum {type(curriculum).__qualname__}"
 
     def call(method, *arguments):
-        try:
+        with explained(f"{name}: {method} fails as it is traced"):
             return getattr(curriculum, method)(*arguments)
-        except UsageError:
-            raise
-        except Exception as error:
-            raise UsageError(
-                f"{name}: {method} fails as it is traced: {reason_of(error)}"
-            ) from error
 
     memory = strongly_typed(call("init", params))
     task = call("task", key, memory, params)

@@ -138,7 +138,7 @@ def require_environment(env: Any, what: str) -> None:
             f"{what} is the class {env.__name__}; give an instance, perhaps {env.__name__}()"
         )
     if not any(callable(getattr(env, method, None)) for method in METHODS):
-        raise UsageError(f"{what} must be {allowed}, not {describe(env)}: {env!r:.60}")
+        raise UsageError(f"{what} must be {allowed}, not {describe(env)}: {brief(env)}")
 
 
 def default_params_of(env: Any) -> PyTree:
@@ -457,8 +457,9 @@ def _type_of(space: Space, batch: tuple[int, ...] = ()) -> PyTree:
 
 
 def broken(case: CheckedEnv, rule: str) -> ContractError:
-    name = getattr(case.env, "name", None)
-    return ContractError(f"{name if isinstance(name, str) else type(case.env).__name__}: {rule}")
+    name, made_with = (getattr(case.env, each, None) for each in ("name", "made_with"))
+    name = name if isinstance(name, str) else type(case.env).__name__
+    return ContractError(f"{name}{f' with {brief(made_with)}' if made_with else ''}: {rule}")
 
 
 def require(case: CheckedEnv, holds: bool, rule: str) -> None:

@@ -1,5 +1,6 @@
 """Error messages for users: one line with the value, what is allowed and the nearest match."""
 
+import contextlib
 import difflib
 import errno
 import importlib.util
@@ -9,7 +10,7 @@ import reprlib
 import sys
 import sysconfig
 import traceback
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -88,11 +89,22 @@ def reason_of(error: BaseException) -> str:
     """The reason why code that a user wrote failed: `KeyError: 'left' (corridor.py:30)`."""
     kind = type(error).__name__
     said = next(iter(_message_of(error).splitlines()), "")
-    said = TRACING_ERRORS.get(kind) or (said if len(said) <= 300 else f"{said:.300} ...")
+    said = TRACING_ERRORS.get(kind) or (said if len(said) <= 200 else f"{said:.200} ...")
     frames = traceback.extract_tb(error.__traceback__)
     written = [frame for frame in frames if _is_written_by_a_user(frame.filename)]
     where = f" ({Path(written[-1].filename).name}:{written[-1].lineno})" if written else ""
     return f"{kind}: {said}{where}"
+
+
+@contextlib.contextmanager
+def explained(what: str) -> Iterator[None]:
+    """Errors of code that is not ours, in one line that begins with `what` could not be done."""
+    try:
+        yield
+    except UsageError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise UsageError(f"{what}: {reason_of(error)}") from error
 
 
 def _message_of(error: BaseException) -> str:
@@ -175,6 +187,7 @@ def unknown_name(
     near = nearest(name, allowed)
     hint = f"; did you mean {either(near)}?" if near else ";"
     begin = f"unknown {kind} {brief(name)}{where and ' ' + where}"
+    most = min(most, MAX_LIST_CHARACTERS) if near else most
     return UsageError(f"{begin}{hint} {_known(allowed, near, look, most)}")
 
 

@@ -28,9 +28,9 @@ from jaxrl.core.errors import (
     MANY_CHARACTERS,
     UsageError,
     brief,
+    explained,
     is_installed,
     nearest,
-    reason_of,
     unknown_name,
 )
 from jaxrl.core.fields import FLOAT32, as_count, as_number, takes, text
@@ -132,6 +132,11 @@ def make(name: Any, **args) -> tuple[Any, PyTree]:
         UsageError: unknown name or argument, with the nearest known one; parameters that the
             environment rejects (`env.check_params(params)`).
     """
+    return make_with(name, args)
+
+
+def make_with(name: Any, args: dict[str, Any]) -> tuple[Any, PyTree]:
+    """The same as `make`, of arguments with any names, even `name`."""
     if not isinstance(name, str):
         env = environment_of(name, args)
         return env, default_params_of(env)
@@ -224,7 +229,10 @@ def adapted(name: str | None, make: Any, made: Any = None) -> Any:
         made = _called(name, make) if is_called else make
     adapter = adapter_of(made)
     if adapter is not None:
-        return _load(points_of(ADAPTERS)[adapter])(name, make, made)
+        adapt = _load(points_of(ADAPTERS)[adapter])
+        what = f"environment {name or type(made).__name__!r} cannot be used as one of {adapter}"
+        with explained(what):
+            return adapt(name, make, made)
     if is_called and not any(hasattr(made, method) for method in OF_JAX):
         return _load(points_of(ADAPTERS)[PYTHON])(name, make)  # which says what it is instead
     return made
@@ -259,14 +267,10 @@ def environment_of(env: Any, args: dict[str, Any]) -> Any:
 
 
 def _called(name: str | None, make: Callable[[], Any]) -> Any:
-    try:
+    inner = getattr(make, "func", make)  # of functools.partial
+    name = name or str(getattr(inner, "__name__", type(inner).__name__)).strip("<>")
+    with explained(f"environment {name!r} cannot be made"):
         return make()
-    except UsageError:
-        raise
-    except Exception as error:
-        inner = getattr(make, "func", make)  # of functools.partial
-        name = name or getattr(inner, "__name__", type(inner).__name__).strip("<>")
-        raise UsageError(f"environment {name!r} cannot be made: {reason_of(error)}") from error
 
 
 def _distributions(name: str, args: dict[str, Any], takes: list[str]) -> dict[str, Distribution]:
@@ -303,7 +307,7 @@ def _signature(name: str, constructor: Any) -> inspect.Signature:
             pass
     raise UsageError(
         f"environment {name!r} must be a class or a function that makes an environment, "
-        f"not {describe(constructor)}: {constructor!r:.60}"
+        f"not {describe(constructor)}: {brief(constructor)}"
     )
 
 

@@ -170,7 +170,7 @@ class Dict:
         if not named or not pairs or len(dict(pairs)) < len(pairs):
             raise UsageError(
                 "Dict needs a mapping {name: space} of one or more spaces, "
-                f"not {self.parts!r:.80}"
+                f"not {brief(self.parts)}"
             )
         for name, space in pairs:
             _check_part(space, f"Dict[{name!r}]")
@@ -322,7 +322,7 @@ def _is_named(pair: Any) -> bool:
 
 def _check_part(space: Any, where: str) -> None:
     if not isinstance(space, Space):
-        raise UsageError(f"{where} must be a space of jaxrl.core.spaces, not {space!r:.80}")
+        raise UsageError(f"{where} must be a space of jaxrl.core.spaces, not {brief(space)}")
 
 
 def _all(flags: Iterable[jax.Array]) -> jax.Array:
@@ -407,6 +407,8 @@ def _shape(low, high, shape: tuple[int, ...] | None) -> tuple[int, ...]:
         raise _no_shape(shape)
     try:
         shape = np.broadcast_shapes(np.shape(low), np.shape(high)) if shape is None else shape
+        if any(isinstance(size, bool) for size in shape):
+            raise _no_shape(shape)
         return tuple(operator.index(size) for size in shape)
     except ValueError:
         raise UsageError(

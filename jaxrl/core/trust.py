@@ -114,7 +114,7 @@ def maker(kind: Kind, entry: Any) -> Callable[[], Any]:
         entry, arguments = load(kind, named), named.arguments
     if not isinstance(entry, type):
         if arguments:
-            what = f"{kind.name} {entry!r:.60}"
+            what = f"{kind.name} {brief(entry)}"
             raise UsageError(f"{what}: an object already, which takes no arguments")
         return lambda: entry
     try:
@@ -209,7 +209,7 @@ def described(found: Any) -> str:
         return f"the class {found.__name__}"
     if isinstance(found, FunctionType) or inspect.isbuiltin(found):
         return f"the function {found.__name__}"
-    return f"{found!r:.60}, a {type(found).__name__}"
+    return f"{brief(found)}, a {type(found).__name__}"
 
 
 def name_of(value: Any) -> str | None:

@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxrl.core.errors import UsageError, brief, reason_of
+from jaxrl.core.errors import UsageError, brief, explained
 from jaxrl.core.program_spaces import num_chosen
 from jaxrl.core.spaces import Space, is_tree, tree_of
 from jaxrl.core.trust import Kind, load, parse_name
@@ -67,12 +67,8 @@ def custom_model(
     Raises:
         UsageError: no model, or a model that does not fit the spaces, with both shapes.
     """
-    try:
+    with explained(f"model={brief(given)} cannot be made"):
         resolved = _resolved(given, observation_space, action_space)
-    except UsageError:
-        raise
-    except Exception as error:  # it cannot be hashed, or it fails as it is made
-        raise UsageError(f"model={brief(given)} cannot be made: {reason_of(error)}") from error
     model = Custom(resolved, observation_space, action_space, kind)
     _check_parameters(model)
     _check_outputs(model)
@@ -291,15 +287,9 @@ def _check_shape(model: Custom, what: str, shape: tuple[int, ...], wanted: tuple
 
 def _traced(model: Custom, function: Callable) -> PyTree:
     """The shapes of the function's result; an error in the user's code becomes one line."""
-    try:
+    space = model.observation_space
+    with explained(f"model {model.name} does not work on observations of {space}"):
         return jax.eval_shape(function)
-    except UsageError:
-        raise
-    except Exception as error:
-        raise UsageError(
-            f"model {model.name} does not work on observations of {model.observation_space}: "
-            f"{reason_of(error)}"
-        ) from error
 
 
 def _form(value: Any) -> str:

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 from jaxrl.core.env import MultiAgentEnvironment, lift
 from jaxrl.core.errors import UsageError, brief, one_line
 from jaxrl.core.foreign_names import library_file
-from jaxrl.core.registry import make, names
+from jaxrl.core.registry import make_with, names
 from jaxrl.core.spaces import Box
 from jaxrl.core.types import AgentId, PyTree
 from jaxrl.rllib.rows import Row, changes, given_of, harmless, taken
@@ -51,14 +51,14 @@ def read_environment(
     elif "env" in values:
         rows.append(harmless(given_of(values, "env"), "another one is given beside it"))
     if not isinstance(env, str):
-        made, params = make(env)
+        made, params = make_with(env, {})
         rest = given_of(values, *ENV_KEYS[1:])
         rows += [harmless(rest, "the environment is given made")] if rest else []
     else:
         for row in _arguments(env, values):
             rows.append(row)
             args |= row.settings.get("env_args", {})
-        made, params = make(env, **{**args, **dict(given.get("env_args") or {})})
+        made, params = make_with(env, {**args, **dict(given.get("env_args") or {})})
     lifted = lift(made)
     return Context(lifted, params, lifted is made, new_stack), rows
 
@@ -110,7 +110,7 @@ def _arguments(env: str, values: Mapping[str, Any]) -> Iterator[Row]:
 def _refusal(env: str, args: Mapping[str, Any]) -> str | None:
     """Why an environment does not take these arguments; None if it does."""
     try:
-        make(env, **args)
+        make_with(env, dict(args))
     except UsageError as error:
         return one_line(error)
     return None

@@ -320,7 +320,7 @@ def _check_signature(callback: Any, hook: str) -> None:
     function = getattr(callback, hook)
     if not callable(function):
         raise UsageError(
-            f"{hook} of callbacks {class_name(callback)} must be a method, not {function!r:.60}"
+            f"{hook} of callbacks {class_name(callback)} must be a method, not {brief(function)}"
         )
     given: dict[str, Any] = {}
     if hook == EPISODE_HOOK and takes_an_object(function):

@@ -14,7 +14,7 @@ import numpy as np
 from jaxrl.algorithms.base import Algorithm, RunnerState
 from jaxrl.algorithms.config import AlgorithmConfig
 from jaxrl.algorithms.memory_estimate import check_sizes
-from jaxrl.core.errors import UsageError
+from jaxrl.core.errors import UsageError, brief
 from jaxrl.core.fields import flag
 from jaxrl.core.outside_env import outside_environment
 from jaxrl.core.spaces import Space, from_json
@@ -316,7 +316,7 @@ def _with_spaces(
     """The configuration over an environment that declares these spaces, and nothing else."""
     if not isinstance(config, AlgorithmConfig):
         raise UsageError(
-            f"Learner takes a configuration such as PPOConfig(env='external'), not {config!r:.60}"
+            f"Learner takes a configuration such as PPOConfig(env='external'), not {brief(config)}"
         )
     if (observation_space is None) != (action_space is None):
         raise UsageError("Learner: give both observation_space and action_space, or neither")

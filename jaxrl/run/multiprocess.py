@@ -16,7 +16,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from jaxrl.algorithms.base import Metrics, RunnerState
-from jaxrl.core.errors import UsageError
+from jaxrl.core.errors import UsageError, brief
 from jaxrl.core.types import is_key
 from jaxrl.run.advice import to_resume
 from jaxrl.run.devices.compiled import CompiledAlgorithm
@@ -172,7 +172,7 @@ def difference(left: Any, right: Any, path: str = "") -> tuple[str, str, str]:
         for name in {**right, **left}:
             if left.get(name) != right.get(name):
                 return difference(left.get(name), right.get(name), name)
-    return path, f"{left!r:.60}", f"{right!r:.60}"
+    return path, brief(left), brief(right)
 
 
 def advice(folder: str | None, facts: dict[str, Any]) -> str:

@@ -14,7 +14,7 @@ from filelock import FileLock
 from jaxrl.algorithms.base import RunnerState
 from jaxrl.algorithms.config import AlgorithmConfig
 from jaxrl.core.env import strongly_typed
-from jaxrl.core.errors import UsageError, unknown_result
+from jaxrl.core.errors import UsageError, brief, unknown_result
 from jaxrl.core.fields import file_path, flag, takes_settings
 from jaxrl.core.outside_env import is_outside, refuse_evaluation
 from jaxrl.core.types import PyTree
@@ -60,7 +60,7 @@ def _configuration(config: Any) -> AlgorithmConfig:
     if isinstance(config, AlgorithmConfig):
         return config
     raise UsageError(
-        f"Trainer takes a configuration such as PPOConfig(env='arena'), not {config!r:.60}"
+        f"Trainer takes a configuration such as PPOConfig(env='arena'), not {brief(config)}"
     )
 
 

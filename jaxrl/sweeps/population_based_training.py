@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from jaxrl.core import words
-from jaxrl.core.errors import UsageError
+from jaxrl.core.errors import UsageError, brief
 from jaxrl.core.fields import check_all, count, freeze, number, setting
 from jaxrl.sweeps import space as spaces
 from jaxrl.sweeps.space import MUTATIONS, Draw, Grid, mutations_of
@@ -24,11 +24,11 @@ from jaxrl.sweeps.space import MUTATIONS, Draw, Grid, mutations_of
 def _mutations(name: str, value: Any) -> None:
     """None, or a mapping to what values are drawn from."""
     if value is not None and (not isinstance(value, Mapping) or not value):
-        raise UsageError(f"{name}={value!r:.60} must be a mapping such as {EXAMPLE}, or None")
+        raise UsageError(f"{name}={brief(value)} must be a mapping such as {EXAMPLE}, or None")
     for setting_name, kind in (value or {}).items():
         if not isinstance(kind, Grid | Draw):
             raise UsageError(
-                f"{name} {setting_name}={kind!r:.60} must be a list of values, or a distribution "
+                f"{name} {setting_name}={brief(kind)} must be a list of values, or a distribution "
                 "such as jaxrl.loguniform(1e-5, 1e-2)"
             )
 
@@ -36,7 +36,7 @@ def _mutations(name: str, value: Any) -> None:
 @words.written(words.several, "NUMBER")
 def _factors(name: str, value: Any) -> None:
     if not isinstance(value, tuple | list) or not value:
-        raise UsageError(f"{name}={value!r:.60} must be a list such as [1.25, 0.8]")
+        raise UsageError(f"{name}={brief(value)} must be a list such as [1.25, 0.8]")
     for factor in value:
         number(0, open_low=True)(name, factor)
 

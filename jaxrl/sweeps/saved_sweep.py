@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from jaxrl.core.errors import UsageError, one_line
+from jaxrl.core.errors import UsageError, brief, one_line
 from jaxrl.core.json_text import read_json
 from jaxrl.run.results import ITERATIONS
 from jaxrl.run.storage import migrate, own_files
@@ -89,7 +89,7 @@ def _plan_problem(plan: Any) -> str:
         if name not in plan:
             return f"has no {name!r}"
         if not isinstance(plan[name], kind):
-            return f"has {name}={plan[name]!r:.40}"
+            return f"has {name}={brief(plan[name])}"
     for number, trial in enumerate(plan["trials"]):
         if (
             not isinstance(trial, dict)
@@ -109,14 +109,14 @@ def _row_problem(row: Any, trials: list[dict[str, Any]]) -> str:
             return f"has no {name!r}"
     number = row["trial"]
     if not _is_int(number) or not 0 <= number < len(trials):
-        return f"has trial={number!r:.40}; the sweep has {len(trials)}"
+        return f"has trial={brief(number)}; the sweep has {len(trials)}"
     names = list(row["settings"]) if isinstance(row["settings"], dict) else None
     if (names, row["seed"]) != (list(trials[number]["settings"]), trials[number]["seed"]):
         return f"has other settings than trial {number} of {PLAN}"
     if row["status"] not in STATUSES:
-        return f"has status={row['status']!r:.40}"
+        return f"has status={brief(row['status'])}"
     if not _is_number(row["score"]):
-        return f"has score={row['score']!r:.40}"
+        return f"has score={brief(row['score'])}"
     result = row["result"]
     if result is not None and not (isinstance(result, dict) and _is_int(result.get(ITERATIONS))):
         return "has no result tree"

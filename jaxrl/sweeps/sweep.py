@@ -98,7 +98,7 @@ def sweep(
     """
     if not isinstance(config, AlgorithmConfig):
         raise UsageError(
-            f"sweep takes a configuration such as PPOConfig(env='arena'), not {config!r:.60}"
+            f"sweep takes a configuration such as PPOConfig(env='arena'), not {brief(config)}"
         )
     if isinstance(scheduler, PopulationBasedTraining):
         scheduler, space = scheduler.with_space(space)

@@ -11,14 +11,15 @@ This module must not import JAX.
 import contextlib
 import copy
 import functools
-import importlib
+import importlib.util
 import pkgutil
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import ModuleType
 from typing import Any, NamedTuple
 
 from jaxrl.core import trust
-from jaxrl.core.errors import UsageError, is_installed, reason_of, unknown_name
+from jaxrl.core.errors import UsageError, brief, explained, is_installed, reason_of, unknown_name
+from jaxrl.core.fields import text
 from jaxrl.core.python_kinds import VECTOR, by_keywords, kind_of
 from jaxrl.workers.family import in_one_process
 
@@ -83,7 +84,7 @@ def source_of(env: Any, env_args: Mapping[str, Any] | None = None) -> Source:
     if callable(env):
         return Source(_name_of(env), functools.partial(by_keywords(env), **args))
     raise UsageError(
-        f"{env!r:.80} is no Python environment: give a gymnasium.Env, an environment of "
+        f"{brief(env)} is no Python environment: give a gymnasium.Env, an environment of "
         "PettingZoo or RLlib, or what makes one"
     )
 
@@ -94,7 +95,7 @@ def make_copy(source: Source) -> Any:
     Raises:
         UsageError: the constructor fails, or makes something else.
     """
-    with _explained(source.name):
+    with explained(f"environment {source.name!r} cannot be made"):
         env = in_one_process(source.make)
     if kind_of(env) is None:
         raise UsageError(
@@ -115,13 +116,13 @@ def _name_of(env: Any) -> str:
 
 def gymnasium_constructor(name: str) -> Callable[..., Any]:
     """What makes an environment of Gymnasium's registry: `gym:NAME`."""
-    _require("gym")
+    _require("gym", name)
     return functools.partial(_make_gymnasium, name)
 
 
 def pettingzoo_constructor(name: str) -> Callable[..., Any]:
     """What makes an environment of PettingZoo: `pettingzoo:FAMILY/NAME`."""
-    _require("pettingzoo")
+    _require("pettingzoo", name)
     return functools.partial(_make_pettingzoo, name)
 
 
@@ -137,7 +138,8 @@ def _maker_of(name: str) -> Callable[..., Any]:
     return functools.partial(_make_named, named)
 
 
-def _require(scheme: str) -> None:
+def _require(scheme: str, name: Any) -> None:
+    text("a text")(f"environments {scheme}:NAME: NAME", name)
     library = SCHEMES[scheme]
     if not is_installed(library):
         raise UsageError(
@@ -166,13 +168,13 @@ def _make_gymnasium(name: str, /, **args: Any) -> Any:
         raise UsageError(
             f"{unknown_name('Gymnasium environment', short, gymnasium.registry)}{look}"
         )
-    with _explained(f"gym:{name}"):
+    with explained(f"environment 'gym:{name}' cannot be made"):
         return gymnasium.make(known, disable_env_checker=True, **args)
 
 
 def _make_pettingzoo(name: str, /, **args: Any) -> Any:
     parts = name.split("/")
-    wrong = f"environment 'pettingzoo:{name}'"
+    wrong = f"environment {brief(f'pettingzoo:{name}')}"
     if len(parts) < 2 or not all(part.isidentifier() for part in parts):
         raise UsageError(f"{wrong}: give the module's family and name: pettingzoo:sisl/pursuit_v4")
     package = _family(name, *parts[:-1])
@@ -186,7 +188,7 @@ def _make_pettingzoo(name: str, /, **args: Any) -> Any:
     make = getattr(module, "parallel_env", None) or getattr(module, "env", None)
     if make is None:
         raise UsageError(f"{wrong}: the module makes no environment")
-    with _explained(f"pettingzoo:{name}"):
+    with explained(f"{wrong} cannot be made"):
         return make(**args)
 
 
@@ -199,7 +201,10 @@ def _family(name: str, *parts: str) -> ModuleType:
         if parts[0] in MOVED:
             return _imported(MOVED[parts[0]], f"pettingzoo:{name}", MOVED[parts[0]].split(".")[0])
         if isinstance(error, ModuleNotFoundError) and f"{error.name}.".startswith("pettingzoo."):
-            raise UsageError(f"PettingZoo has no module {error.name}") from None
+            library = importlib.util.find_spec(SCHEMES["pettingzoo"])
+            found = pkgutil.iter_modules(library.submodule_search_locations)
+            known = {*MOVED, *(module.name for module in found)} - {"env_registry", "test", "utils"}
+            raise unknown_name("family of PettingZoo", "/".join(parts), known) from None
         raise UsageError(f"environment 'pettingzoo:{name}': {reason_of(error)}") from error
 
 
@@ -239,14 +244,3 @@ def close(env: Any) -> None:
     """Ends an environment; one that failed may not even close."""
     with contextlib.suppress(Exception):
         in_one_process(env.close)
-
-
-@contextlib.contextmanager
-def _explained(name: str) -> Iterator[None]:
-    """Errors of a constructor as one line."""
-    try:
-        yield
-    except UsageError:
-        raise
-    except (Exception, SystemExit) as error:
-        raise UsageError(f"environment {name!r} cannot be made: {reason_of(error)}") from error

@@ -181,7 +181,7 @@ def test_scenarios_and_layouts_are_given_by_name():
     env, params = make("jaxmarl:HeuristicEnemySMAX", scenario="3m", max_steps=50)
     assert len(env.agents) == 3 and params.max_steps_in_episode == 51
     assert env == constructor("HeuristicEnemySMAX")(scenario="3m", max_steps=50)
-    with pytest.raises(UsageError, match="unknown jaxmarl:SMAX scenario '3n'"):
+    with pytest.raises(UsageError, match="unknown scenario '3n' of environment 'jaxmarl:SMAX'"):
         make("jaxmarl:SMAX", scenario="3n")
     env, _ = make("jaxmarl:overcooked", layout="coord_ring")
     assert env.observation_space("agent_0").shape == (5, 5, 26)

@@ -1,18 +1,22 @@
 """What the adapters to other libraries' environments share: a clock, equality, keys, arguments."""
 
+import enum
+import sys
+import types
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from jaxrl.adapters.wrapping import (
+    Maker,
     WrappedEnvironment,
     WrappedMultiAgent,
     all_ended,
-    constructor_with,
-    import_error,
+    constructors,
+    imported,
     raw_key,
-    require_known,
 )
 from jaxrl.core.env_checker import check_env
 from jaxrl.core.errors import UsageError
@@ -110,21 +114,6 @@ def test_raw_keys_draw_what_the_key_draws():
     assert raw_key(jax.random.key(7, impl="rbg")).shape == (2,)
 
 
-def test_a_constructor_has_the_arguments_of_a_function_or_those_named():
-    def library(self, size=3, *rest, color="red", **more):
-        pass
-
-    made = constructor_with(lambda **args: args, library)
-    assert list(made.__signature__.parameters) == ["size", "color", "time_limit"]
-    assert list(constructor_with(dict, {"size": 3}).__signature__.parameters) == [
-        "size",
-        "time_limit",
-    ]
-    assert made(size=4) == {"size": 4}
-    of_the_library = constructor_with(dict, {"time_limit": 400})  # of its own meaning
-    assert of_the_library.__signature__.parameters["time_limit"].default == 400
-
-
 def test_observations_known_by_their_types_have_the_bounds_of_these():
     boxes = {kind: box_of(jax.ShapeDtypeStruct((2,), kind)) for kind in ("bool", "int8", "float32")}
     assert boxes["bool"] == Box(0, 1, (2,), "bool")
@@ -132,14 +121,109 @@ def test_observations_known_by_their_types_have_the_bounds_of_these():
     assert boxes["float32"] == Box(-np.inf, np.inf, (2,), "float32")
 
 
-def test_wrong_time_limits_names_and_missing_libraries_are_told_in_one_line():
-    with pytest.raises(UsageError, match="time_limit must be 'truncates' or 'terminates', not 5"):
-        Walk(time_limit=5)
-    with pytest.raises(UsageError, match="unknown fake environment 'wak'; did you mean 'walk'"):
-        require_known("fake", "wak", ["walk", "run"])
-    missing = import_error("fake", "fake", ModuleNotFoundError("No", name="fake"))
-    assert str(missing) == (
+class Form(enum.Enum):
+    ROUND = "round"
+
+
+class Made:
+    def __init__(self, name, args):
+        self.name, self.args = name, args
+
+
+ARGUMENTS = {"size": 3, "wind": 0.5, "loops": False, "map": "hills", "max_steps": 9, "rule": None}
+ARGUMENTS |= {"form": Form.ROUND}
+
+
+def make_walk(time_limit="truncates", **args):
+    if args.get("size") == 13:
+        raise KeyError("thirteen")
+    return Made(time_limit, args)
+
+
+@constructors("fake", lambda: ["walk", "run"])
+def constructor(name):
+    return Maker(make_walk, ARGUMENTS, {"map": ("hills", "plain")})
+
+
+def test_a_constructor_has_the_arguments_of_the_library_and_our_time_limit():
+    parameters = constructor("walk").__signature__.parameters
+    assert {each: parameters[each].default for each in parameters} == {
+        **ARGUMENTS,
+        "time_limit": "truncates",
+    }
+    other = constructors("fake", lambda: ["walk"])(
+        lambda _: Maker(lambda **args: args, {"time_limit": 400})
+    )
+    assert other("walk").__signature__.parameters["time_limit"].default == 400
+
+
+def test_values_of_a_defaults_kind_are_handed_on_as_pythons():
+    args = {"size": np.int32(4), "wind": jnp.float32(0.5), "loops": True, "map": "plain"}
+    args |= {"max_steps": 5.0, "rule": (1, [2]), "form": Form.ROUND}
+    walk = constructor("walk")(time_limit="terminates", **args)
+    assert walk.name == "terminates"
+    assert walk.args == {**args, "size": 4, "wind": 0.5, "max_steps": 5}
+    assert [type(walk.args[each]) for each in ("size", "wind", "max_steps")] == [int, float, int]
+    assert constructor("walk")(size=0.5, wind=1).args == {"size": 0.5, "wind": 1}
+
+
+def test_an_environment_knows_the_arguments_that_were_given():
+    assert constructor("walk")(size=4).made_with == {"size": 4}
+    assert constructor("walk")().made_with == {}
+
+
+REFUSED = {
+    "size": (True, "size must be a finite number, not True"),
+    "wind": (float("nan"), "wind must be a finite number, not nan"),
+    "loops": (1, "loops must be True or False, not 1"),
+    "map": ("hill", "unknown map 'hill' of environment 'fake:walk'; did you mean 'hills'"),
+    "max_steps": (0, "max_steps must be an integer of at least 1, not 0"),
+    "rule": ({1}, "rule must be a number, a text, None, or a list or mapping of such, not {1}"),
+    "time_limit": (
+        5,
+        "unknown time_limit '5' of environment 'fake:walk'; known: terminates, trunc",
+    ),
+    "sise": (5, "unknown argument 'sise' of environment 'fake:walk'; did you mean 'size'"),
+}
+
+
+@pytest.mark.parametrize("argument", REFUSED)
+def test_a_value_of_another_kind_is_refused_in_one_line(argument):
+    value, message = REFUSED[argument]
+    with pytest.raises(UsageError) as error:
+        constructor("walk")(**{argument: value})
+    assert message in str(error.value) and "\n" not in str(error.value)
+
+
+def test_what_a_library_refuses_is_told_with_its_arguments():
+    message = r"environment fake:walk: \{'size': 13\} are refused: KeyError: 'thirteen'"
+    with pytest.raises(UsageError, match=message):
+        constructor("walk")(size=13)
+
+
+@pytest.mark.parametrize("name", ["wak", "", None, 5, np.zeros(3), ["walk"]])
+def test_another_name_is_refused_with_those_that_are_known(name):
+    with pytest.raises(UsageError, match=r"unknown fake environment .* known: run, walk"):
+        constructor(name)
+
+
+def imported_error(error):
+    with pytest.raises(UsageError) as told, imported("fake", "fake"):
+        raise error
+    return str(told.value)
+
+
+def test_a_library_that_is_not_there_or_too_old_is_told_with_what_installs_it():
+    assert imported_error(ModuleNotFoundError("No", name="fake")) == (
         'environments fake:NAME: fake is not installed: pip install "jaxrl[fake]"'
     )
-    broken = import_error("fake", "fake", ImportError("old numpy"))
-    assert "fake cannot be imported (ImportError: old numpy)" in str(broken)
+    for error in (ImportError("old"), AttributeError("old"), TypeError("old")):
+        message = f"fake cannot be imported ({type(error).__name__}: old"
+        assert message in imported_error(error)
+
+
+def test_a_library_that_cannot_name_its_environments_is_told_in_one_line(monkeypatch):
+    monkeypatch.setitem(sys.modules, "fake", types.ModuleType("fake"))
+    broken = constructors("fake", lambda: sys.modules["fake"].names())(lambda name: None)
+    with pytest.raises(UsageError, match="fake:NAME cannot be listed: AttributeError"):
+        broken("walk")

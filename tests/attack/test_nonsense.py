@@ -13,22 +13,9 @@ from jaxrl.serving.server import PolicyServer
 from jaxrl.serving.settings import ServerSettings
 from tests.attack.command_lines import Line, lines_of, nothing_begins, outcome
 from tests.attack.entries import FAMILIES, LRS, OF_A_RUN
-from tests.attack.nonsense import CLEAR, OWN_ERRORS, Clock, verdict
+from tests.attack.nonsense import CLEAR, Clock, failures
 from tests.attack.user_code import GIVEN, OF_A_USER
 from tests.probes import SMALL_CARTPOLE as SMALL
-
-CLIENTS = ("PolicyClient", "NumpyPolicy")  # they know nothing of jaxrl, nor of its errors
-
-
-def failures(all_cases):
-    """What is not refused as it should be: {entry: [(value, verdict, message), ...]}."""
-    clock, found = Clock(), {}
-    for case in all_cases:
-        refusals = ValueError if case.entry.startswith(CLIENTS) else OWN_ERRORS
-        result, message = verdict(case, clock, refusals)
-        if result != CLEAR:
-            found.setdefault(case.entry, []).append((case.label, result, message))
-    return found
 
 
 @pytest.fixture(scope="module")

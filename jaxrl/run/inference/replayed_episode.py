@@ -21,7 +21,7 @@ from jaxrl.core.env import (
     strongly_typed,
 )
 from jaxrl.core.errors import UsageError, brief, unknown_name
-from jaxrl.core.registry import make
+from jaxrl.core.registry import make_with
 from jaxrl.core.spaces import tree_of
 from jaxrl.core.types import DEFAULT_AGENT, AgentId, Key, PyTree
 from jaxrl.episodes import MultiAgentEpisode, SingleAgentEpisode
@@ -178,7 +178,7 @@ def environment_of(
             f"episode {episode.id_} was played in {was}: give it to "
             "jaxrl.replay_episode(episode, env)"
         )
-    env = lift(make(name, **(origin["env_args"] if isinstance(name, str) else {}))[0])
+    env = lift(make_with(name, origin["env_args"] if isinstance(name, str) else {})[0])
     if has_outside_state(env):
         raise UsageError(f"episode {episode.id_} of {env.name} cannot be replayed: no key began it")
     params = strongly_typed(env.default_params)

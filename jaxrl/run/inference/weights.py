@@ -12,7 +12,7 @@ import numpy as np
 
 from jaxrl.algorithms.base import Algorithm, RunnerState
 from jaxrl.algorithms.opponent_settings import RANDOM
-from jaxrl.core.errors import UsageError, named_policy, nearest, unknown_name
+from jaxrl.core.errors import UsageError, brief, named_policy, nearest, unknown_name
 from jaxrl.core.fields import UINT32, count, instance_of, text
 from jaxrl.core.program_spaces import is_alike_inside
 from jaxrl.core.spaces import to_json
@@ -112,7 +112,7 @@ class PolicyAccess:
         if not isinstance(weights, Mapping):
             raise UsageError(
                 f"set_weights takes {{policy: weights}} as get_weights gives them, not "
-                f"{weights!r:.60}"
+                f"{brief(weights)}"
             )
         if self.processes.inside:
             raise UsageError(

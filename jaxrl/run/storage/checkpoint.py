@@ -261,10 +261,10 @@ def both_kinds(folder: Path) -> tuple[dict[int, Path], dict[int, Path]]:
 def run_path(path: Any) -> Path:
     """What a caller names as a run's or a checkpoint's folder, once it can be a path at all."""
     if not isinstance(path, str | os.PathLike) or isinstance(path, bytes):
-        raise UsageError(f"{path!r:.60} is not the path of a run's folder")
+        raise UsageError(f"{brief(path)} is not the path of a run's folder")
     text = os.fspath(path)
     if not isinstance(text, str) or not text or "\0" in text:
-        raise UsageError(f"{text!r:.60} is not the path of a run's folder")
+        raise UsageError(f"{brief(text)} is not the path of a run's folder")
     try:
         Path(text).exists()
     except OSError as error:  # a name that is too long, say

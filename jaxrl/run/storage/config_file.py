@@ -116,7 +116,7 @@ def read_config(
     if refused := _first_object(values, objects, given, alone):
         again = "model" if refused == "model" and alone else "config"
         raise UsageError(
-            f"the run's {refused} was an object, {_saved_value(facts, refused)!r:.80}, which no "
+            f"the run's {refused} was an object, {brief(_saved_value(facts, refused))}, which no "
             "file can hold: "
             f"pass it again in Python, {call}(RUN, {again}=...)"
         )
@@ -134,7 +134,7 @@ def read_class(name: Any, call: str, *, trust: bool) -> type:
     named = parse_name(name)
     try:
         if named is None or named.arguments:
-            raise UsageError(f"{name!r:.80} is not module:Class")
+            raise UsageError(f"{brief(name)} is not module:Class")
         return load(CONFIGURATION, named)
     except (ImportError, UsageError) as error:
         raise UsageError(

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl.core.errors import UsageError
+from jaxrl.core.errors import UsageError, brief
 from jaxrl.core.types import PyTree, is_key
 
 
@@ -26,7 +26,7 @@ def typed_like(current: PyTree, new: PyTree, what: str) -> PyTree:
     except (TypeError, ValueError):
         kind = type(current).__name__
         raise UsageError(
-            f"{what} must be a {kind} with the same fields as before, not {new!r:.60}"
+            f"{what} must be a {kind} with the same fields as before, not {brief(new)}"
         ) from None
     typed = []
     for (path, old), value in zip(paths, leaves, strict=True):
@@ -55,9 +55,9 @@ def _typed(name: str, old: jax.Array, value: Any) -> jax.Array:
     try:
         array = np.asarray(value)
     except (TypeError, ValueError):
-        raise UsageError(f"{name}={value!r:.60} must be {_kind(old)}") from None
+        raise UsageError(f"{name}={brief(value)} must be {_kind(old)}") from None
     if not (_is_kind(array.dtype, old.dtype) and _fits(array, old.dtype)):
-        raise UsageError(f"{name}={value!r:.60} must be {_kind(old)}")
+        raise UsageError(f"{name}={brief(value)} must be {_kind(old)}")
     if array.shape != old.shape:
         shapes = list(old.shape), list(array.shape)
         raise UsageError(f"{name} must have the shape {shapes[0]}, not {shapes[1]}")
