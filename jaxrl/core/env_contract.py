@@ -254,11 +254,10 @@ def require_trainable(env: Any, params: PyTree = None) -> None:
 
 
 def _is_hashable(env: Any) -> bool:
-    try:
+    with contextlib.suppress(Exception):  # a field that is a dict, say; `examine` names the rule
         hash(env)
-    except Exception:  # a field that is a dict, for example; `examine` names the rule
-        return False
-    return True
+        return True
+    return False
 
 
 _trainable: set = set()  # (environment, types of its params) of those that passed

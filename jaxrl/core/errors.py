@@ -187,7 +187,6 @@ def unknown_name(
     near = nearest(name, allowed)
     hint = f"; did you mean {either(near)}?" if near else ";"
     begin = f"unknown {kind} {brief(name)}{where and ' ' + where}"
-    most = min(most, MAX_LIST_CHARACTERS) if near else most
     return UsageError(f"{begin}{hint} {_known(allowed, near, look, most)}")
 
 

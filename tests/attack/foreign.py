@@ -113,6 +113,7 @@ def of_arguments(scheme: str, name: str) -> Iterator[Case]:
             call = lambda argument=argument, value=value: making(**{argument: value})
             words = (argument, "observation") if label in possible else (argument,)
             yield Case(f"{scheme}.{argument}", label, call, words, label in possible)
+    for argument in list(known)[:4]:
         wrong = argument[:-1] if len(argument) > 3 else f"{argument}s"
         misspelt = lambda wrong=wrong: making(**{wrong: 5})
         yield Case(f"{scheme}.{argument}", "misspelt", misspelt, (f"'{argument}'",))
