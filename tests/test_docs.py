@@ -318,7 +318,21 @@ def made_by(script):
     return module
 
 
-TABLES = made_by("tables")
+TABLES, HOUSE = made_by("tables"), made_by("house")
+
+
+def test_the_picture_of_the_house_is_drawn_from_the_imports():
+    """`python docs/house.py` draws it."""
+    assert HOUSE.drawing() == HOUSE.PICTURE.read_text(encoding="utf-8")
+
+
+def test_the_picture_leaves_out_an_arrow_that_follows_and_puts_a_folder_below_what_it_imports():
+    imports = {("run", "ops"), ("ops", "core"), ("run", "core"), ("envs", "core")}
+    assert HOUSE.without_detours(imports) == imports - {("run", "core")}
+    floors = HOUSE.levels(imports)
+    assert floors == [["core"], ["envs", "ops"], ["run"]]
+    paths = HOUSE.routes(floors, {("run", "core")})
+    assert paths == [["run", HOUSE.Bend("run", "core", 1), "core"]]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
