@@ -1,15 +1,17 @@
 """Checkpoint policy: which states of a run are written, and when; the best one among them."""
 
+import math
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jaxrl.run.callbacks import Hooks
+from jaxrl.run.every import Every
 from jaxrl.run.output import Output
 from jaxrl.run.processes import Processes
 from jaxrl.run.results import Result, lookup
 from jaxrl.run.settings import RunSettings
-from jaxrl.run.storage.snapshot import Snapshot
+from jaxrl.run.storage.run_state import Snapshot
 
 if TYPE_CHECKING:
     from jaxrl.run.recorder import Recorder
@@ -74,9 +76,11 @@ class CheckpointManager:
         self.output: Output | None = None
         self.failed: str | None = None  # why the last checkpoint is missing, after `close`
         self.asked = False  # whether a callback wants a checkpoint, to which all must contribute
-        self.saved_at, self.saved_iteration, self.concluded = time.monotonic(), iteration, iteration
+        self.saved_iteration = self.concluded = iteration
+        self.every = Every(settings.checkpoint_frequency)
         # When the first chunk was finished: what came before is mostly compiling.
-        self.began: float | None = None
+        self.began = math.inf
+        self._count_seconds()
 
     def chunk(self, before: Snapshot, results: list[Result], now: Snapshot) -> None:
         """After a chunk from the state `before` to `now`: logs, and a checkpoint if one is due."""
@@ -92,17 +96,16 @@ class CheckpointManager:
     def _record(self, results: list[Result], now: Snapshot) -> bool:
         """Logs a chunk's results; returns whether a checkpoint is due."""
         self.recorder.record(results)
-        self.began = time.monotonic() if self.began is None else self.began
-        every = self.settings.checkpoint_frequency
-        counted = every is not None and now.lifetime.training_iteration % every == 0
-        wanted = counted or self.asked or self.recorder.remade
-        return wanted or self._is_due(time.monotonic())
+        self.began = min(self.began, time.monotonic())
+        wanted = self.asked or self.recorder.remade
+        return wanted or self.every.is_due(now.lifetime.training_iteration)
 
-    def _is_due(self, now: float) -> bool:
-        """By the clock; soon after the start the interval is shorter, the time trained so far."""
-        interval = self.settings.checkpoint_interval_s
-        early = max(FIRST_SECONDS, self.saved_at - self.began)
-        return interval is not None and now - self.saved_at >= min(interval, early)
+    def _count_seconds(self) -> None:
+        """To the next checkpoint; soon after the start fewer, as many as were trained so far."""
+        self.every.restart()
+        if (interval := self.settings.checkpoint_interval_s) is not None:
+            early = max(FIRST_SECONDS, self.every.since - self.began)
+            self.every.seconds = min(interval, early)
 
     def save(self, now: Snapshot, *, wait: bool = False) -> Path | None:
         """Writes a checkpoint, and a new best one if any; with `wait` returns its folder."""
@@ -117,7 +120,8 @@ class CheckpointManager:
         if best is not None:
             best = best[0]._replace(runner=gather(best[0].runner)), best[1]
         self.asked = False
-        self.saved_at, self.saved_iteration = time.monotonic(), now.lifetime.training_iteration
+        self.saved_iteration = now.lifetime.training_iteration
+        self._count_seconds()
         return self.processes.broadcast(lambda: self._write(now, best, wait))
 
     def _write(

@@ -15,6 +15,7 @@ from jaxrl.core.fields import as_number
 from jaxrl.core.tasks import check_task
 from jaxrl.core.trust import load, parse_name
 from jaxrl.core.types import PyTree
+from jaxrl.run.every import Every
 from jaxrl.run.results import ITERATIONS, Result
 from jaxrl.run.storage.dtypes import typed_like
 
@@ -37,11 +38,8 @@ class EnvTasks:
             raise UsageError(
                 f"{WHAT}: environment {env.name} has no params that a task could change"
             )
-        self.interval = config.env_task_interval if self.function else None
+        self.every = Every(config.env_task_interval if self.function else None)
         self.env = env
-
-    def is_due(self, result: Result) -> bool:
-        return self.interval is not None and result[ITERATIONS] % self.interval == 0
 
     def names(self, params: PyTree) -> list[str]:
         """The paths that `report` adds to a result."""

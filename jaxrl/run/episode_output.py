@@ -33,7 +33,7 @@ from jaxrl.run.inference.sampling import (
     plain_params,
 )
 from jaxrl.run.settings import RunSettings
-from jaxrl.run.storage.snapshot import Snapshot
+from jaxrl.run.storage.run_state import Snapshot
 
 WAITING = 2  # chunks that may wait: a slow disk slows training down rather than filling the memory
 OPEN_BYTES = 2**30  # of steps whose episodes have not ended yet, shared by the environments alike

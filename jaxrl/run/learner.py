@@ -33,9 +33,8 @@ from jaxrl.run.results import Lifetime, Result, iteration_results
 from jaxrl.run.settings import RunSettings
 from jaxrl.run.storage import checkpoint
 from jaxrl.run.storage.dtypes import typed_like
-from jaxrl.run.storage.run_facts import facts_of
+from jaxrl.run.storage.run_state import Snapshot, facts_of, state_facts, state_tree
 from jaxrl.run.storage.saved_state import restore
-from jaxrl.run.storage.snapshot import Snapshot, state_facts, state_tree
 from jaxrl.workers.space_forms import form_of
 from jaxrl.workers.vector import VectorSpec
 

@@ -8,7 +8,7 @@ from jaxrl.algorithms.base import Algorithm
 from jaxrl.algorithms.config import AlgorithmConfig
 from jaxrl.rollout.recorded_steps import RecordedSteps
 from jaxrl.run.settings import RunSettings
-from jaxrl.run.storage.snapshot import Snapshot
+from jaxrl.run.storage.run_state import Snapshot
 
 
 class Output(Protocol):

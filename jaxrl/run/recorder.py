@@ -17,6 +17,7 @@ from jaxrl.core.env import has_pictures
 from jaxrl.core.errors import UsageError, disk_error, is_installed, one_line
 from jaxrl.core.troubles import Troubles
 from jaxrl.run.devices.mesh import on_first_device
+from jaxrl.run.every import Every
 from jaxrl.run.logging.curves import Curves, source_line
 from jaxrl.run.logging.loggers import Logs, RunStart
 from jaxrl.run.logging.panels import panels_of
@@ -26,8 +27,8 @@ from jaxrl.run.storage import checkpoint, own_files
 from jaxrl.run.storage.checkpoint import CHECKPOINTS
 from jaxrl.run.storage.run_folder import RunFolderLock
 from jaxrl.run.storage.run_folder import read as read_folder
+from jaxrl.run.storage.run_state import Snapshot, state_facts, state_tree
 from jaxrl.run.storage.runs import CURVES, EPISODE, METRICS, PAGE
-from jaxrl.run.storage.snapshot import Snapshot, state_facts, state_tree
 
 if TYPE_CHECKING:
     from jaxrl.run.inference.recording import EpisodeRecording
@@ -73,7 +74,7 @@ class Recorder:
         self.result_names: list[str] = []  # paths at which results may have numbers
         self._logs: Logs | None = None
         self._curves: Curves | None = None
-        self._drawn = time.monotonic()
+        self._drawings = Every(seconds=DRAW_SECONDS)
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="jaxrl-recorder")
         self._jobs: deque[Future] = deque()
 
@@ -187,7 +188,7 @@ class Recorder:
         except Exception as error:  # a callback may have put anything where a number was
             self._curves = None
             self.say(f"{CURVES} is left out from now on: {one_line(error)}")
-        if time.monotonic() - self._drawn >= DRAW_SECONDS:
+        if self._drawings.is_due(self._iteration):
             self._draw()
 
     def _draw(self) -> None:
@@ -205,7 +206,7 @@ class Recorder:
                 f"{CURVES} could not be written and is left out from now on: {one_line(error)}"
             )
             self._note_lost(CURVES, error)
-        self._drawn = time.monotonic()
+        self._drawings.restart()
 
     def _source(self, seed: int | None) -> str:
         """Where the figures come from; nothing where metadata.json is gone."""

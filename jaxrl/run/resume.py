@@ -17,7 +17,7 @@ from jaxrl.run.results import Lifetime
 from jaxrl.run.stopping import all_met, unmet
 from jaxrl.run.storage import checkpoint, run_folder, runs
 from jaxrl.run.storage.checkpoint import CHECKPOINTS, Checkpoint
-from jaxrl.run.storage.snapshot import Snapshot, state_facts, state_tree
+from jaxrl.run.storage.run_state import Snapshot, state_facts, state_tree
 
 
 @dataclass(frozen=True)

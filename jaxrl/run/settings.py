@@ -20,6 +20,7 @@ from jaxrl.core.fields import (
     setting,
     text,
 )
+from jaxrl.run.every import Every
 from jaxrl.run.logging.loggers import LOGGER, check_loggers, saved_form
 from jaxrl.run.results import RETURN
 
@@ -209,10 +210,16 @@ class RunSettings:
             "output": None if self.output is None else str(self.output),
         }
 
-    def evaluates_after(self, iteration: int, *, at_the_end: bool = False) -> bool:
-        """Whether an evaluation is due: at the interval, and at the end of training."""
-        interval = self.evaluation_interval
-        return interval is not None and (at_the_end or iteration % interval == 0)
+    @property
+    def evaluations(self) -> Every:
+        """The moments at which policies are evaluated, beside the end of training."""
+        return Every(self.evaluation_interval)
+
+    @property
+    def samplings(self) -> Every:
+        """The moments at which episodes are sampled; after each chunk unless an interval is set."""
+        interval = self.sampling_interval
+        return Every(seconds=0.0) if interval is None else Every(interval)
 
     @property
     def num_ray_actors(self) -> int:

@@ -1,4 +1,4 @@
-"""When training pauses and when it ends: criteria read from the result tree."""
+"""When training ends: criteria read from the result tree."""
 
 import math
 import numbers
@@ -8,9 +8,7 @@ from typing import Any
 from jaxrl.core.errors import UsageError, brief, unknown_result
 from jaxrl.core.fields import FLOAT32
 from jaxrl.run.results import ITERATIONS, Lifetime, Result, lookup
-from jaxrl.run.settings import RunSettings
 
-CHUNK_SECONDS = 1.0  # between two looks at the host: the live line, the logs, the stop criteria
 LIFETIME_STEPS = ("num_env_steps_sampled_lifetime", "env_runners/num_env_steps_sampled_lifetime")
 # These grow as training goes on, whatever is learned.
 LIMITS = frozenset({ITERATIONS, *LIFETIME_STEPS})
@@ -60,33 +58,6 @@ def check_stop(stop: Mapping[str, float], names: list[str] | None) -> None:
             or threshold != threshold
         ):
             raise UsageError(f"stop criterion {path}={brief(threshold)} must be a number")
-
-
-def chunk_length(
-    settings: RunSettings,
-    iteration: int,
-    seconds_per_update: float | None,
-    most: int,
-    task_interval: int | None = None,
-) -> int:
-    """Iterations of about `CHUNK_SECONDS`, none past the next moment at which the host has work.
-
-    That is an evaluation, a sampling, a checkpoint, or a call of `env_task_fn`. The first chunk is
-    one iteration, to see how long it takes.
-    """
-    if seconds_per_update is None:
-        return 1
-    length = max(1, min(most, int(CHUNK_SECONDS / seconds_per_update)))
-    intervals = (
-        settings.evaluation_interval,
-        settings.checkpoint_frequency,
-        settings.sampling_interval,
-        task_interval,
-    )
-    for every in intervals:
-        if every is not None:
-            length = min(length, every - iteration % every)
-    return length
 
 
 def met(stop: Mapping[str, float], result: Result | None) -> str | None:

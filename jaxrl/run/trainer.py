@@ -46,8 +46,7 @@ from jaxrl.run.stopping import LIFETIME_STEPS, LIMITS, check_stop, criteria_of, 
 from jaxrl.run.storage import run_folder
 from jaxrl.run.storage.config_file import check_output, check_saved_loggers, read_config
 from jaxrl.run.storage.dtypes import typed_like
-from jaxrl.run.storage.run_facts import facts_of
-from jaxrl.run.storage.snapshot import Snapshot
+from jaxrl.run.storage.run_state import Snapshot, facts_of
 from jaxrl.run.training_loop import TrainingLoop
 
 if TYPE_CHECKING:

@@ -12,10 +12,11 @@ from jaxrl.core.errors import UsageError
 from jaxrl.core.types import PyTree
 from jaxrl.rollout.episode_callbacks import EPISODE_HOOK
 from jaxrl.run.devices.mesh import copy_here
+from jaxrl.run.every import chunk_length
 from jaxrl.run.health import Diverged, first_bad, undeclared_wait
 from jaxrl.run.results import ITERATIONS, Result, iteration_results, recent_episodes
-from jaxrl.run.stopping import chunk_length, last_iteration, met
-from jaxrl.run.storage.snapshot import Snapshot
+from jaxrl.run.stopping import last_iteration, met
+from jaxrl.run.storage.run_state import Snapshot
 
 FIRST_AGAIN = 2**30  # numbers of sampled episodes start again there
 
@@ -42,8 +43,9 @@ class TrainingLoop:
                 break
             # A chunk cannot be computed again where the episodes are held outside the program.
             most = 1 if trainer.algorithm.plays_outside else trainer.executable.capacity
-            seconds, interval = self.seconds_per_update, trainer.tasks.interval
-            count = chunk_length(trainer.settings, trained, seconds, most, interval)
+            settings, checkpoints = trainer.settings, trainer.keeping.every
+            moments = settings.evaluations, settings.samplings, trainer.tasks.every, checkpoints
+            count = chunk_length(trained, self.seconds_per_update, most, moments)
             results = self.advance(min(count, last - trained), stop)
             seconds_left = (last - trainer.lifetime.training_iteration) * self.seconds_per_update
             trainer.progress.show(results[-1], trainer.algorithm.headline_metrics, seconds_left)
@@ -158,8 +160,8 @@ class TrainingLoop:
     def _evaluate_if_due(self, results: list[Result], *, at_the_end: bool) -> list[Result]:
         """Evaluates the state that `results` led to, if that is due and not done yet."""
         result = results[-1]
-        settings = self.trainer.settings
-        due = settings.evaluates_after(result[ITERATIONS], at_the_end=at_the_end)
+        evaluations = self.trainer.settings.evaluations
+        due = evaluations.is_due(result[ITERATIONS], at_the_end=at_the_end)
         if due and "evaluation" not in result:
             began = time.perf_counter()
             result["evaluation"] = self.trainer.evaluate()
@@ -169,9 +171,9 @@ class TrainingLoop:
     def _sample_if_due(self, iteration: int) -> None:
         """Plays episodes with the present policies, for hooks that take them."""
         trainer, settings = self.trainer, self.trainer.settings
-        interval, number = settings.sampling_interval, settings.sampling_duration
-        if not trainer.hooks.has(EPISODE_HOOK) or (interval and iteration % interval):
+        if not (trainer.hooks.has(EPISODE_HOOK) and settings.samplings.is_due(iteration)):
             return
+        number = settings.sampling_duration
         which = {"seed": trainer.config.seed, "first": iteration * number % FIRST_AGAIN}
         for episode in trainer.sample(number, env_args={}, **which):
             trainer.hooks.episode_ended(episode)
@@ -182,7 +184,7 @@ class TrainingLoop:
         Due or not depends on the iteration alone, so that a resumed run gets the same tasks.
         """
         trainer = self.trainer
-        if not trainer.tasks.is_due(result):
+        if not trainer.tasks.every.is_due(result[ITERATIONS]):
             return
         values = trainer.processes.broadcast(
             lambda: trainer.tasks.next_values(result, trainer.env_params)

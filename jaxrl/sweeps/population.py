@@ -10,7 +10,6 @@ import dataclasses
 import json
 import math
 import shutil
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -22,6 +21,7 @@ import numpy as np
 
 from jaxrl.core.errors import UsageError
 from jaxrl.run.devices.mesh import on_first_device, on_host, stacked
+from jaxrl.run.every import Every
 from jaxrl.run.results import Lifetime
 from jaxrl.run.storage import checkpoint
 from jaxrl.run.storage.forms import CALLBACKS, NUMBER, Form, lifetime, problem_of
@@ -64,7 +64,7 @@ class Population:
         self.lineage = Lineage([member.trial.settings for member in members])
         self.seed = members[0].trial.config.seed
         self.arrays: Mapping[str, np.ndarray] = {}  # of the checkpoint that was read
-        self._saved = time.monotonic()
+        self._savings = Every(seconds=SAVE_SECONDS)
         if path is not None:
             self._read(path / FOLDER)
             self.lineage.write(path)
@@ -76,7 +76,7 @@ class Population:
     def is_due(self, state: State, numbers: Numbers) -> bool:
         """Whether a round of copying comes now: not after the last iteration."""
         done = done_members(state, numbers)
-        return self.settings.is_due(_iteration(state)) and not all(done)
+        return self.settings.rounds.is_due(_iteration(state)) and not all(done)
 
     def perturb(self, state: State, numbers: Numbers) -> tuple[State, Numbers]:
         """A round of exploit and explore among the members that still train."""
@@ -125,7 +125,7 @@ class Population:
 
     def save(self, state: State, *, now: bool = False) -> None:
         """Writes a checkpoint, if the last one is old enough or `now`; the one before it goes."""
-        if self.path is None or not (now or time.monotonic() - self._saved >= SAVE_SECONDS):
+        if self.path is None or not (now or self._savings.is_due(_iteration(state))):
             return
         number, folder = len(self.members), self.path / FOLDER
         for member in self.members:
@@ -140,7 +140,7 @@ class Population:
         for path in checkpoint.iterations(folder).values():
             if path != written:
                 checkpoint.remove(path)
-        self._saved = time.monotonic()
+        self._savings.restart()
 
     def _read(self, folder: Path) -> None:
         """Takes over what the newest checkpoint says of the members."""

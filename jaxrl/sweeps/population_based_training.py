@@ -6,7 +6,6 @@ few scores; the states that are copied stay on the device (`jaxrl.sweeps.populat
 """
 
 import dataclasses
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +15,7 @@ import numpy as np
 from jaxrl.core import words
 from jaxrl.core.errors import UsageError, brief
 from jaxrl.core.fields import check_all, count, freeze, number, setting
+from jaxrl.run.every import Every
 from jaxrl.sweeps import space as spaces
 from jaxrl.sweeps.space import MUTATIONS, Draw, Grid, mutations_of
 
@@ -115,8 +115,7 @@ class PopulationBasedTraining:
     def describe(self, num_members: int, num_iterations: int) -> str:
         """What happens in a line, for the plan."""
         number = int(self.quantile_fraction * num_members + 1e-9)
-        interval = self.perturbation_interval
-        first = interval * max(1, math.ceil(self.burn_in_period / interval))
+        first = self.rounds.until_due(0)
         if first >= num_iterations:
             return (
                 f"warning: nobody copies: the first round would follow iteration {first:,}, and "
@@ -124,13 +123,14 @@ class PopulationBasedTraining:
                 "total_env_steps help"
             )
         return (
-            f"every {interval:,} iterations the worst {number} of {num_members} "
+            f"every {self.perturbation_interval:,} iterations the worst {number} of {num_members} "
             f"copy the best {number}, with other {', '.join(self.hyperparam_mutations)}"
         )
 
-    def is_due(self, iteration: int) -> bool:
-        """Whether a round of copying follows this iteration."""
-        return iteration % self.perturbation_interval == 0 and iteration >= self.burn_in_period
+    @property
+    def rounds(self) -> Every:
+        """The moments at which members copy each other."""
+        return Every(self.perturbation_interval, first=self.burn_in_period)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, as JSON can hold them."""

@@ -144,7 +144,7 @@ class Reporter:
         last = self._results[-1] if self._results else {"evaluation": None}
         if "evaluation" in last:
             return
-        if not self.settings.evaluates_after(last[ITERATIONS], at_the_end=at_the_end):
+        if not self.settings.evaluations.is_due(last[ITERATIONS], at_the_end=at_the_end):
             return
         began = time.perf_counter()
         last["evaluation"] = self.evaluation(read_runner(), self.view.env_params)

@@ -14,6 +14,7 @@ from jaxrl.core.plan import laid_out
 from jaxrl.run.devices.compiled import CAPACITY
 from jaxrl.run.devices.mesh import stacked
 from jaxrl.run.divergence import with_source
+from jaxrl.run.every import chunk_length
 from jaxrl.run.logging.console import Progress, device_name, duration
 from jaxrl.run.signals import StopSignal
 from jaxrl.run.stopping import LIMITS, check_stop, last_iteration
@@ -39,7 +40,6 @@ from jaxrl.sweeps.trial_view import check_hooks
 from jaxrl.sweeps.trials import Trial, TrialGroup, groups_of
 from jaxrl.sweeps.vmapped import Numbers, State, VmappedTrials, done_members, known, program_of
 
-CHUNK_SECONDS = 1.0
 # Diverged trials whose source is looked for: each has its rollout played again, which compiles.
 TRACED_BACK = 3
 
@@ -66,10 +66,12 @@ class Scheduler:
         self.broken_off = False
         self.settings = order.trial_settings
         self.population: Population | None = None
+        self.moments = [self.settings.evaluations]
         check_stop(order.stop, None)
         if order.scheduler is not None:
             interval = self.settings.evaluation_interval
             check_population(order.scheduler, self.groups, order.metric, interval)
+            self.moments.append(order.scheduler.rounds)
         self.criteria = tuple(path for path in order.stop if path not in LIMITS)
         self.settings.refuse_for_jax(trials[0].config.env_name)
         for group in self.groups:
@@ -256,13 +258,15 @@ class Scheduler:
         padding = -(-size // devices) * devices - len(batch)
         members, state, numbers = self._begin(number, batch, padding, rung, devices)
         population, reporters = self.population, [trial_state.reporter for trial_state in batch]
-        count, begin = 1, time.perf_counter()
+        seconds_per_update, begin = None, time.perf_counter()
         while not all(done_members(state, numbers)):
             if self.stopping:
                 if population is not None:
                     population.save(state, now=True)
                 return False
-            turn = advance(members, state, numbers, self._until_pause(count, state), reporters)
+            updates = int(np.max(state.runner.num_updates))
+            count = chunk_length(updates, seconds_per_update, CAPACITY, self.moments)
+            turn = advance(members, state, numbers, count, reporters)
             state, numbers, scores = turn.state, turn.numbers, np.asarray(turn.seen.score)
             for i, trial_state in enumerate(batch):
                 trial_state.add_scores(scores[: turn.moved[i], i].tolist(), self.order.metric)
@@ -271,8 +275,7 @@ class Scheduler:
             if population is not None and population.is_due(state, numbers):
                 state, numbers = population.perturb(state, numbers)
                 population.save(state)
-            each = turn.seconds / max(1, turn.moved.max())
-            count = max(1, min(CAPACITY, int(CHUNK_SECONDS / each)))
+            seconds_per_update = turn.seconds / max(1, turn.moved.max())
         with self.figures:
             self.sweep.seconds += time.perf_counter() - begin
         for trial_state, part in zip(batch, unstacked(state, len(batch)), strict=True):
@@ -299,14 +302,6 @@ class Scheduler:
         if resumed:
             return members, *self.population.resumed(members.state_shapes, numbers)
         return members, stacked([trial_state.state for trial_state in filled]), numbers
-
-    def _until_pause(self, count: int, state: State) -> int:
-        """At most `count` updates, but none beyond the next evaluation or round of copying."""
-        updates = int(np.max(state.runner.num_updates))
-        intervals = [self.settings.evaluation_interval]
-        if self.order.scheduler is not None:
-            intervals.append(self.order.scheduler.perturbation_interval)
-        return min([count, *(every - updates % every for every in intervals if every)])
 
     def _program(
         self, number: int, numbers: Numbers, devices: int, *, starts: bool

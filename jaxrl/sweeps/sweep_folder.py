@@ -28,9 +28,8 @@ from jaxrl.run.storage import checkpoint, own_files, run_folder, runs
 from jaxrl.run.storage.checkpoint import CHECKPOINTS
 from jaxrl.run.storage.config_file import asks_for_trust, config_facts
 from jaxrl.run.storage.json_lines import dumped
-from jaxrl.run.storage.run_facts import facts_of
+from jaxrl.run.storage.run_state import Snapshot, facts_of, state_facts, state_tree
 from jaxrl.run.storage.runs import CURVES, PLAN, RESULTS, TRIALS
-from jaxrl.run.storage.snapshot import Snapshot, state_facts, state_tree
 from jaxrl.sweeps import lineage_plots, plots, saved_sweep
 from jaxrl.sweeps.outcomes import TrialResult
 from jaxrl.sweeps.results import Sweep

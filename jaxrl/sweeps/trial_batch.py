@@ -17,7 +17,7 @@ from jaxrl.run.results import Lifetime, Result, result_names
 from jaxrl.run.settings import RunSettings
 from jaxrl.run.storage import checkpoint, migrate, own_files
 from jaxrl.run.storage.json_lines import dumped
-from jaxrl.run.storage.snapshot import Snapshot
+from jaxrl.run.storage.run_state import Snapshot
 from jaxrl.sweeps.metric_readers import check_path, readers_of
 from jaxrl.sweeps.placement import most_that_fit
 from jaxrl.sweeps.reporting import Reporter, advance

@@ -17,11 +17,8 @@ def moments(monkeypatch, interval, *, compiling, seconds):
     )
     manager.recorder = MagicMock(written=[], remade=False)
 
-    def save(now):
-        manager.saved_at = clock.now
-        saved.append(clock.now - compiling)
-
-    monkeypatch.setattr(manager, "save", save)
+    manager.recorder.save = lambda now, episodes: saved.append(clock.now - compiling)
+    manager.best.pop.return_value = manager.recorder.unwritten = None
     for second in range(seconds):
         clock.now = compiling + second
         manager.chunk(MagicMock(), [{}], MagicMock())

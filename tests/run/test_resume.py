@@ -18,9 +18,8 @@ from jaxrl.core.env import strongly_typed
 from jaxrl.run.results import flatten
 from jaxrl.run.storage import checkpoint
 from jaxrl.run.storage.checkpoint import Checkpoint, named_arrays
-from jaxrl.run.storage.run_facts import facts_of
+from jaxrl.run.storage.run_state import Snapshot, facts_of, state_tree
 from jaxrl.run.storage.saved_state import restore
-from jaxrl.run.storage.snapshot import Snapshot, state_tree
 from tests.probes import Leavers
 
 CARTPOLE = PPOConfig(

@@ -29,7 +29,7 @@ def optimised(copies):
     for step in range(1, 201):
         rates = np.array([[numbers["h0"], numbers["h1"]] for numbers in settings])
         weights = weights - 0.02 * 2 * rates * weights
-        if copies and pbt.is_due(step):
+        if copies and pbt.rounds.is_due(step):
             scores = (1.2 - np.sum(weights**2, axis=1)).tolist()
             for member, source in exploit(scores, [False] * 4, 0.25, random).items():
                 weights[member] = weights[source]
@@ -106,7 +106,7 @@ def test_a_value_of_a_list_moves_to_a_neighbour(kind):
 
 def test_rounds_come_at_the_interval_after_the_burn_in():
     pbt = PopulationBasedTraining(perturbation_interval=4, burn_in_period=8)
-    assert [i for i in range(1, 17) if pbt.is_due(i)] == [8, 12, 16]
+    assert [i for i in range(1, 17) if pbt.rounds.is_due(i)] == [8, 12, 16]
 
 
 def test_the_plan_says_if_no_round_comes():

@@ -27,7 +27,7 @@ from jaxrl.run.storage.migrate import (
     present_plan,
     value_of_later,
 )
-from jaxrl.run.storage.snapshot import state_tree
+from jaxrl.run.storage.run_state import state_tree
 from jaxrl.sweeps.trial_batch import TrialBatch
 from jaxrl.sweeps.trials import trials_of
 from tests.run.storage.recorded_runs import (

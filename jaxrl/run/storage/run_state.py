@@ -1,15 +1,58 @@
-"""What the folder and the checkpoints of a run say of it, beside its state."""
+"""The facts of a run and its whole state between two chunks, as checkpoints hold them."""
 
 import json
-from typing import Any
+from dataclasses import asdict
+from typing import Any, NamedTuple
 
-from jaxrl.algorithms.base import Algorithm
+import jax
+
+from jaxrl.algorithms.base import Algorithm, RunnerState
 from jaxrl.core.spaces import to_json
+from jaxrl.core.types import PyTree
 from jaxrl.models.policy_spec import PolicySpec
 from jaxrl.run.devices.joined import num_processes
+from jaxrl.run.devices.mesh import on_host
 from jaxrl.run.logging.panels import panel_facts
+from jaxrl.run.results import Lifetime, Result
 from jaxrl.run.storage import run_folder
 from jaxrl.run.storage.config_file import config_facts
+from jaxrl.run.storage.json_lines import dumped
+
+
+class Snapshot(NamedTuple):
+    """The whole state of a run between two chunks; its arrays are never written to."""
+
+    runner: RunnerState
+    hypers: PyTree
+    env_params: PyTree
+    lifetime: Lifetime
+    result: Result | None  # of its last iteration
+    callbacks: list[Any]  # the host callbacks' own states
+
+
+def state_facts(
+    facts: dict[str, Any], snapshot: Snapshot, score: dict[str, Any] | None = None
+) -> dict[str, Any]:
+    """What a checkpoint says beside its arrays."""
+    return {
+        **facts,
+        "lifetime": asdict(snapshot.lifetime),
+        "result": json.loads(dumped(snapshot.result)),
+        "callbacks": snapshot.callbacks,
+        "score": score,
+    }
+
+
+def state_tree(algorithm: Algorithm, snapshot: Snapshot) -> PyTree:
+    """The arrays of a checkpoint: the whole state, and every policy's weights by its name."""
+    runner = jax.tree.map(on_host, snapshot.runner)
+    policies = algorithm.grouping.policies
+    return {
+        "runner": runner,
+        "hypers": snapshot.hypers,
+        "env_params": snapshot.env_params,
+        "weights": {policy: algorithm.policy_weights(runner, policy) for policy in policies},
+    }
 
 
 def facts_of(config: Any, algorithm: Algorithm, settings: dict[str, Any]) -> dict[str, Any]:
