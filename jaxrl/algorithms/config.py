@@ -123,7 +123,7 @@ class RolloutSettings:
     callbacks: Any = setting(
         (),
         "hooks of episodes and of the run: module:Class, a class, an instance, or several",
-        words.any_value(words.any_number, "MODULE:CLASS"),
+        words.any_value(words.or_none(words.several, tuple), "MODULE:CLASS"),
         read=validators.several,
         kind=CALLBACKS,
     )

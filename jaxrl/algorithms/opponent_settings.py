@@ -120,7 +120,7 @@ def as_pool(name: str, value: Any) -> OpponentPool | None:
 
 def pool_of_words(name: str, texts: Sequence[str]) -> dict[str, Any] | None:
     """`size=5 every=10 fixed.old=runs/a` as a pool's arguments."""
-    if words.is_none(texts):
+    if list(texts) == ["None"]:
         return None
     arguments = words.pairs(name, texts)
     fixed = {path: value for path, value in arguments.items() if path.startswith("fixed.")}

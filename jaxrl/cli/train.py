@@ -327,7 +327,7 @@ def _by_kind(given: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any], dic
 
 
 def _checked(order: TrainOptions, run: Mapping[str, Any]) -> TrainOptions:
-    """The same; refuses flags of `run` that do not go together."""
+    """Returns `order`; refuses flags of `run` that do not go together."""
     if order.hosts:
         check(*order.hosts, order.join_seconds)
     elif "join_seconds" in run:

@@ -17,4 +17,5 @@ def laid_out(lines: Iterable[Line], column: int = COLUMN) -> str:
 
 
 def labelled(label: str | None, text: Any, column: int = COLUMN) -> str:
+    """One such line."""
     return str(text) if label is None else f"{label:<{column}} {text}"

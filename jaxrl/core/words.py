@@ -88,15 +88,6 @@ def several(name: str, texts: Sequence[str]) -> Any:
     return tuple(map(value_of, texts))
 
 
-def any_number(name: str, texts: Sequence[str]) -> Any:
-    """As `several`, but none of them for None."""
-    return () if is_none(texts) else several(name, texts)
-
-
-def is_none(texts: Sequence[str]) -> bool:
-    return list(texts) == ["None"]
-
-
 def is_one_value(texts: Sequence[str]) -> bool:
     """Whether these are None, or a list in brackets."""
     return len(texts) == 1 and (texts[0] == "None" or texts[0].startswith("["))
@@ -108,7 +99,7 @@ def pairs(name: str, texts: Sequence[str]) -> dict[str, Any]:
 
 
 def pairs_of_texts(name: str, texts: Sequence[str]) -> dict[str, str]:
-    """The same with values that stay texts."""
+    """`height=6 width=8` with values that stay texts."""
     found: dict[str, str] = {}
     for word in texts:
         key, _, value = word.partition("=")
@@ -120,9 +111,9 @@ def pairs_of_texts(name: str, texts: Sequence[str]) -> dict[str, str]:
     return found
 
 
-def or_none(read: ReadWords) -> ReadWords:
-    """The reader of a mapping that also takes None, for an empty one."""
-    return lambda name, texts: {} if is_none(texts) else read(name, texts)
+def or_none(read: ReadWords, none: Callable[[], Any] = dict) -> ReadWords:
+    """A reader that also takes None, for what `none()` gives: an empty mapping."""
+    return lambda name, texts: none() if list(texts) == ["None"] else read(name, texts)
 
 
 def schedule(name: str, texts: Sequence[str]) -> Any:

@@ -21,7 +21,7 @@ from jaxrl.core.fields import count, file_path
         (words.several, ["64"], (64,)),
         (words.several, ["[64,32]"], [64, 32]),
         (words.several, ["None"], None),
-        (words.any_number, ["None"], ()),
+        (words.or_none(words.several, tuple), ["None"], ()),
         (words.pairs, ["a=1", "b=x=y"], {"a": 1, "b": "x=y"}),
         (words.pairs_of_texts, ["a=1"], {"a": "1"}),
         (words.or_none(words.pairs), ["None"], {}),

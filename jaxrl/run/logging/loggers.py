@@ -135,7 +135,7 @@ def maker_of(entry: Any) -> Callable[[], Logger]:
     return maker(LOGGER, entry)
 
 
-@words.written(words.any_number, "LOG|MODULE:CLASS")
+@words.written(words.or_none(words.several, tuple), "LOG|MODULE:CLASS")
 def check_loggers(name: str, entries: Iterable[Any]) -> None:
     """Raises UsageError for an entry of the setting `loggers` that `maker_of` refuses."""
     for entry in entries:
