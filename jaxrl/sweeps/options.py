@@ -12,26 +12,12 @@ from jaxrl.sweeps.population_based_training import PopulationBasedTraining
 
 # The settings of a run that each trial of a sweep follows, and what else `sweep` takes.
 TRIAL_SETTINGS = (
-    "evaluation_interval",
-    "evaluation_duration",
-    "evaluation_explore",
-    "evaluation_env_args",
-    "evaluation_seed",
-    "evaluation_max_steps",
-    "loggers",
-    *HOST_SETTINGS,
+    *(name for name in RunSettings.__dataclass_fields__ if name.startswith("evaluation_")),
+    *("loggers", *HOST_SETTINGS),
 )
 ARGUMENTS = (
-    "seeds",
-    "num_samples",
-    "stop",
-    "metric",
-    "halving",
-    "scheduler",
-    "devices",
-    "batch_size",
-    "run_dir",
-    "quiet",
+    *("seeds", "num_samples", "stop", "metric", "halving", "scheduler", "devices", "batch_size"),
+    *("run_dir", "quiet"),
 )
 
 
