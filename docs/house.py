@@ -101,7 +101,7 @@ def routes(floors: list[list[str]], drawn: set[Arrow]) -> list[list[Place]]:
 def in_order(floors: list[list[str]], paths: list[list[Place]]) -> list[list[Place]]:
     """The floors with their bends, each place near those that it is joined to."""
     filled: list[list[Place]] = [list(floor) for floor in floors]
-    for bend in {place for path in paths for place in path if isinstance(place, Bend)}:
+    for bend in sorted({place for path in paths for place in path if isinstance(place, Bend)}):
         filled[bend.floor].append(bend)
     joined = {place: set() for floor in filled for place in floor}
     for upper, lower in itertools.chain(*map(itertools.pairwise, paths)):
@@ -110,9 +110,10 @@ def in_order(floors: list[list[str]], paths: list[list[Place]]) -> list[list[Pla
     for _ in range(SWEEPS):
         at = {place: x for floor in filled for place, x in zip(floor, _across(floor), strict=True)}
         for floor in filled:
-            floor.sort(
-                key=lambda place: (sum(at[o] for o in joined[place]) / len(joined[place]), place)
-            )
+            middle = {
+                place: sum(at[o] for o in joined[place]) / len(joined[place]) for place in floor
+            }
+            floor.sort(key=lambda place: (middle[place], str(place)))
     return filled
 
 
