@@ -22,12 +22,13 @@ import sys
 import tempfile
 import time
 import weakref
+from collections.abc import Iterator
 from mmap import mmap
 from typing import Any
 
 import numpy as np
 
-from jaxrl.core.errors import TooManyFaults, UsageError, brief, reason_of
+from jaxrl.core.errors import TooManyFaults, UsageError, brief, one_line, reason_of
 from jaxrl.core.types import AgentId, PyTree
 from jaxrl.workers import family, process
 from jaxrl.workers.arrays import EnvForm, StepArrays, size_of
@@ -77,15 +78,25 @@ class Worker:
     def start(self, source: bytes, layout: Layout, memory: int) -> None:
         """Spawns the process."""
         self.pending, self._buffer, self.failure = [], bytearray(), ""
-        passed, here = [], []
-        for writes_here in (True, False):  # commands, reports
-            read_end, write_end = os.pipe()
-            here.append(write_end if writes_here else read_end)
-            passed.append(read_end if writes_here else write_end)
-        self._commands, self._reports = here
+        pipes: list[int] = []
+        try:
+            with _within_limits():
+                pipes += os.pipe()
+                pipes += os.pipe()
+                self._spawn([pipes[0], pipes[3], memory])
+        except UsageError:
+            for descriptor in pipes:
+                os.close(descriptor)
+            raise
+        self._reports, self._commands = pipes[2], pipes[1]
         self._poll = select.poll()
         self._poll.register(self._reports, select.POLLIN)
-        given, self._mark = [*passed, memory], secrets.token_hex(8)
+        for descriptor in (pipes[0], pipes[3]):
+            os.close(descriptor)
+        self._write(process.with_length((sys.path, source, pickle.dumps(tuple(layout)))))
+
+    def _spawn(self, given: list[int]) -> None:
+        self._mark = secrets.token_hex(8)
         self._popen = subprocess.Popen(
             [sys.executable, "-P", process.__file__, *map(str, (*given, os.getpid()))],
             stdin=subprocess.DEVNULL,
@@ -93,9 +104,6 @@ class Worker:
             start_new_session=True,
             env={**FEW_THREADS, **SAME_SETS, **os.environ, family.MARK: self._mark},
         )
-        for descriptor in passed:
-            os.close(descriptor)
-        self._write(process.with_length((sys.path, source, pickle.dumps(tuple(layout)))))
 
     def send(self, command: bytes) -> None:
         self.pending.append(command)
@@ -200,7 +208,8 @@ class ProcessPool:
         self.num_restarts, self._timeout = 0, step_timeout_s
         self.parts = halves(num_envs)
         self._faults, self._source = faults, pickled(source, source.name)
-        self._memory = shared_memory(size_of(self._form, num_envs))
+        with _within_limits():
+            self._memory = shared_memory(size_of(self._form, num_envs))
         self._arrays = StepArrays(self._form, num_envs, mmap(self._memory, 0))
         self._results = Results(self._arrays, self.parts)
         self._workers = [Worker(rows) for rows in shares(self.parts, num_workers)]
@@ -292,6 +301,18 @@ class ProcessPool:
         self._start(index)
         for command in (RESTART, *pending):
             worker.send(command)
+
+
+@contextlib.contextmanager
+def _within_limits() -> Iterator[None]:
+    """Names the limits of the system that worker processes need."""
+    try:
+        yield
+    except OSError as error:
+        raise UsageError(
+            f"worker processes cannot be started: {one_line(error)}; allow more processes, open "
+            "files and memory (ulimit -u, -n), or give fewer workers"
+        ) from error
 
 
 def halves(num_envs: int) -> tuple[slice, ...]:

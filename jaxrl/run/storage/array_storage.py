@@ -29,6 +29,7 @@ from jaxrl.core.memory_limits import in_units
 
 # A path that every version takes literally.
 LITERAL_PATH = re.compile(r"([A-Za-z]:)?[\w/.,+=@~ -]{1,2000}")
+FEWEST_DESCRIPTORS = 6  # that orbax needs to begin
 LINK_FOLDERS = ("/tmp", "/var/tmp", ".")  # beside the system's own folder for temporary files
 
 
@@ -38,6 +39,7 @@ def write(folder: Path, arrays: dict[str, np.ndarray]) -> None:
     Raises:
         OSError, ValueError: they could not be written.
     """
+    _check_descriptors()
     try:
         with _literal_path(folder) as path:
             _drop_echoes()
@@ -54,6 +56,13 @@ def write(folder: Path, arrays: dict[str, np.ndarray]) -> None:
     # Orbax's mark, which holds the temporary path.
     for mark in folder.rglob("commit_success.txt"):
         mark.unlink()
+
+
+def _check_descriptors() -> None:
+    """Raises OSError where few more files can be opened, which orbax would say in many lines."""
+    with contextlib.ExitStack() as opened:
+        for _ in range(FEWEST_DESCRIPTORS):
+            opened.enter_context(open(os.devnull))
 
 
 def read(folder: Path, names: Iterable[str]) -> dict[str, np.ndarray]:
