@@ -29,7 +29,7 @@ from jaxrl.core.memory_limits import in_units
 
 # A path that every version takes literally.
 LITERAL_PATH = re.compile(r"([A-Za-z]:)?[\w/.,+=@~ -]{1,2000}")
-FEWEST_DESCRIPTORS = 6  # that orbax needs to begin
+FEWEST_DESCRIPTORS = 10  # that orbax needs to begin
 LINK_FOLDERS = ("/tmp", "/var/tmp", ".")  # beside the system's own folder for temporary files
 
 
