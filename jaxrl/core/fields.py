@@ -37,7 +37,8 @@ def setting(
 
     Args:
         help: the explanation in `--help` and in the class's docstring.
-        check: rejects values that are not allowed; what its flag takes, `words.written` says of it.
+        check: rejects values that are not allowed; `jaxrl.core.words.written` gives it the form of
+            the setting's flag, else the flag takes one value.
         traced: it is a number that never causes a compilation.
         read: converts a value to its usual form, if there are several ways to write it.
         kind: the kind of objects that it may name as "module:Name"; a file may name only some.
