@@ -58,7 +58,8 @@ MAY_IMPORT = {
 }
 MAY_NAME = {  # what a floor or a file may name in a text, as settings do
     "envs": {"envs/networks"},
-    "jaxrl/run/storage/migrate.py": {"envs", "envs/networks"},  # where they were, in files
+    # what they were called in files
+    "jaxrl/run/storage/migrate.py": {"envs", "envs/networks", "envs as a package of its own"},
 }
 # All that episodes import, and what worker processes import.
 CORE_WITHOUT_JAX = tuple(
@@ -868,7 +869,7 @@ ALLOWED = {
     "jaxrl/run/storage/checkpoint.py": ["raise ValueError('it was renamed')  # in a transformer"],
     "jaxrl/run/storage/migrate.py": [
         "FORMER = {'former': 'entropy'}  # of earlier versions",
-        "MOVED = 'jaxrl.envs.networks.cell_memory'",
+        "MOVED = 'jaxrl.envs.networks.cell_memory', 'envs.arena:MultiAgentArena'",
     ],
     "jaxrl/run/trainer.py": [
         "class Trainer:\n    def fit(self, a, b, c, d, e, f): one_hot = 'one'"

@@ -11,6 +11,7 @@ import ast
 import dataclasses
 import functools
 import importlib
+import importlib.util
 import inspect
 import os
 import re
@@ -185,7 +186,7 @@ def _is_defined_here(kind: Kind, named: Named) -> bool:
 def _imported(module: str, attribute: str, kind: str) -> Any:
     """The object `module:attribute`; if there is none, a UsageError that calls it a `kind`."""
     try:
-        return getattr(importlib.import_module(module), attribute)
+        found = getattr(importlib.import_module(module), attribute)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module}.".startswith(f"{error.name}."):
             raise  # the module exists; something that it imports does not
@@ -199,6 +200,21 @@ def _imported(module: str, attribute: str, kind: str) -> Any:
         if not known:  # a package defines nothing itself: list what it imports
             known = [key for key in public if not isinstance(public[key], ModuleType)]
         raise unknown_name(kind, attribute, known, f"in module {module!r}") from None
+    if _is_same_file(f"{OURS}.{module}", module):  # a second module with classes of its own
+        here = f"it is {OURS}.{module}:{attribute}"
+        raise UsageError(f"unknown {kind} '{module}:{attribute}': {here}, by another name")
+    return found
+
+
+def _is_same_file(present: str, module: str) -> bool:
+    """Whether a module that was imported is one of ours, found at another place on the path."""
+    try:
+        spec = importlib.util.find_spec(present)
+    except ModuleNotFoundError:
+        return False
+    file = getattr(sys.modules[module], "__file__", None)
+    is_found = None not in (spec, file) and spec.origin is not None
+    return is_found and os.path.realpath(spec.origin) == os.path.realpath(file)
 
 
 def described(found: Any) -> str:

@@ -103,10 +103,6 @@ FORGERIES = {  # of the run's facts; "COMMAND" is a shell command
     },
     "env, another class of jaxrl": {"config": {"env": "jaxrl.run.trainer:Trainer", "env_args": {}}},
     "env, what was once called envs": {"config": {"env": "envs.evil:Thing", "env_args": {}}},
-    "env, of the time when ours were called envs": {
-        "config_class": "jaxrl.ppo.config:PPOConfig",
-        "config": {"env": "envs.evil:Thing", "env_args": {}},
-    },
     "config_class": {"config_class": "evil:Thing"},
     "config_class, a function of jaxrl": {"config_class": "jaxrl:make"},
     "config_class, another class of jaxrl": {"config_class": "jaxrl.run.settings:RunSettings"},
@@ -262,8 +258,7 @@ def test_a_module_that_a_flag_names_brings_in_nothing_else_of_its_folder(
     run, mark, tmp_path, strangers_folder, env, module
 ):
     config = {"env": env, "env_args": {}, "policies": None}
-    of_its_time = {"config_class": "jaxrl.ppo.config:PPOConfig", "config": config}
-    path = forged(run, tmp_path / "stranger", **of_its_time)
+    path = forged(run, tmp_path / "stranger", without=("conv_channels",), config=config)
     order = parse(["--resume", str(path), "--callbacks", "own:Mine"])
     assert sys.path[-1] == str(strangers_folder)
     made = order.config.setup().env

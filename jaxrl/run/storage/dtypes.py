@@ -1,4 +1,4 @@
-"""Dtypes: numbers of users or old files as the types that programs and checkpoints expect."""
+"""Dtypes: numbers of users and of files as the types that programs and checkpoints expect."""
 
 from typing import Any
 

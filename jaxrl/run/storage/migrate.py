@@ -6,23 +6,25 @@ stays as it is, for the checks that follow. Checkpoints say their format, from 1
 other files is told by what they hold.
 """
 
+import importlib.util
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 NUM_SEEDS = 2**32
-PPO = "jaxrl.ppo.config:PPOConfig"  # before format 3
-ENVIRONMENTS = ("arena", "cartpole", "pursuit", "waterworld")  # `envs.arena` and so on, at its time
 MODULES = {
     "jaxrl.ppo.config": "jaxrl.algorithms.ppo.config",
     "jaxrl.models.cell_memory": "jaxrl.envs.networks.cell_memory",
     "jaxrl.models.ray_network": "jaxrl.envs.networks.ray_network",
     "jaxrl.models.rotation_network": "jaxrl.envs.networks.rotation_network",
 }
-# In files of their time alone: today `envs.arena` is a module of the user's own.
-MODULES_OF_PPO = MODULES | {f"envs.{name}": f"jaxrl.envs.{name}" for name in ENVIRONMENTS}
+ENVIRONMENTS = (  # that were not in `jaxrl` yet
+    *("envs.arena:MultiAgentArena", "envs.cartpole:CartPole"),
+    *("envs.pursuit:Pursuit", "envs.waterworld:Waterworld"),
+)
 NAMING = {"config_class", "env_name", "config", "trials"}  # the facts that hold names of modules
 LATER_FACTS = {  # with what was true of runs whose files do not say
     "action_masks": False,
@@ -51,7 +53,7 @@ FROM_ZERO = re.compile(
 def present_facts(facts: Any) -> Any:
     """What the JSON files of a run or of a checkpoint say."""
     if not isinstance(facts, dict) or "config_class" not in facts:  # those of a part of a sweep
-        return _present_names(facts, MODULES)
+        return _present_names(facts)
     facts = {**LATER_FACTS, **_with_present_config(facts)}
     if isinstance(facts.get("run_settings"), dict):
         facts["run_settings"] = {**LATER_RUN_SETTINGS, **facts["run_settings"]}
@@ -68,7 +70,7 @@ def present_plan(plan: Any) -> Any:
 
 def present_row(row: Any) -> Any:
     """A line of a sweep's results: the trial's settings are among them."""
-    return _present_names(row, MODULES)
+    return _present_names(row)
 
 
 def present_block(facts: Any) -> Any:
@@ -96,26 +98,40 @@ def value_of_later(name: str, leaf: Any) -> Any:
 
 def _with_present_config(facts: dict[str, Any]) -> dict[str, Any]:
     """A copy of what is said of a configuration and its class."""
-    modules = MODULES_OF_PPO if facts.get("config_class") == PPO else MODULES
-    named = {name: _present_names(facts[name], modules) for name in NAMING & facts.keys()}
+    named = {name: _present_names(facts[name]) for name in NAMING & facts.keys()}
     facts = {**facts, **named}
     if not isinstance(facts.get("config"), dict):
         return facts
     config = facts["config"]
+    if "conv_channels" not in config:  # today's names of this form are the user's own
+        for settings, name in ((facts, "env_name"), (config, "env")):
+            if settings.get(name) in ENVIRONMENTS and not _is_users_own(settings[name]):
+                settings[name] = f"jaxrl.{settings[name]}"
     _keep_in_32_bits(config, "seed")
     if {"conv_filters", "conv_activation"} <= config.keys():  # all networks read images so
         config.setdefault("conv_channels", "last")
     return facts
 
 
-def _present_names(value: Any, modules: Mapping[str, str]) -> Any:
+def _is_users_own(name: str) -> bool:
+    """Whether the path has another module than ours for an old "module:Name"; imports neither."""
+    package, _, module = name.partition(":")[0].partition(".")
+    spec = importlib.util.find_spec(package)
+    places = map(Path, () if spec is None else spec.submodule_search_locations or ())
+    files = (file for place in places for file in (place / module, place / f"{module}.py"))
+    found = next(filter(Path.exists, files), None)
+    present = Path(importlib.util.find_spec(f"jaxrl.{package}.{module}").origin)
+    return found is not None and found.resolve() != present.resolve()
+
+
+def _present_names(value: Any) -> Any:
     """A copy in which every "module:Name", however deep, has the module's name today."""
     if isinstance(value, dict):
-        return {name: _present_names(part, modules) for name, part in value.items()}
+        return {name: _present_names(part) for name, part in value.items()}
     if isinstance(value, list):
-        return [_present_names(part, modules) for part in value]
+        return [_present_names(part) for part in value]
     module, colon, rest = value.partition(":") if isinstance(value, str) else ("", "", "")
-    return f"{modules[module]}:{rest}" if colon and module in modules else value
+    return f"{MODULES[module]}:{rest}" if colon and module in MODULES else value
 
 
 def _present_part(name: str) -> str:

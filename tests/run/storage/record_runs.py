@@ -28,18 +28,7 @@ from jaxrl.run.storage.checkpoint import named_arrays
 from jaxrl.sweeps import population
 from jaxrl.sweeps.trial_batch import TrialBatch
 from jaxrl.sweeps.trials import trials_of
-from tests.run.storage.recorded_runs import (
-    CARTPOLE,
-    PICTURES,
-    RETURN,
-    RUNS,
-    SEEN,
-    Pictures,
-    chosen,
-    digest,
-    learned,
-    steps_of,
-)
+from tests.run.storage import recorded_runs as recorded
 
 FOLDER = Path(__file__).parents[2] / "reference" / "a5ee728"
 QUIET = {"quiet": True, "pictures": False, "loggers": ("jsonl",)}
@@ -48,7 +37,7 @@ QUIET = {"quiet": True, "pictures": False, "loggers": ("jsonl",)}
 def digests(trainer):
     """{the name of a part of the state: a digest of its bits}."""
     arrays = named_arrays(state_tree(trainer.algorithm, trainer.snapshot()))
-    return {name: digest(array) for name, array in sorted(arrays.items())}
+    return {name: recorded.digest(array) for name, array in sorted(arrays.items())}
 
 
 def run(name, settings):
@@ -64,8 +53,8 @@ def run(name, settings):
     policy = next(iter(resumed.algorithm.grouping.policies))
     return {
         "arrays": saved,
-        "learned": learned(result),
-        "actions": chosen(name, policy, SEEN[name]),
+        "learned": recorded.learned(result),
+        "actions": recorded.chosen(name, policy, recorded.SEEN[name]),
         "evaluated": jaxrl.evaluate(name, episodes=4, seed=1, trust=True)["env_runners"][
             "episode_return_mean"
         ],
@@ -74,7 +63,7 @@ def run(name, settings):
 
 def sweep():
     """Two trials, of which the second is missing; what it learns."""
-    config, settings = CARTPOLE, {"lr": jaxrl.grid_search([1e-3, 3e-4])}
+    config, settings = recorded.CARTPOLE, {"lr": jaxrl.grid_search([1e-3, 3e-4])}
     options = {"quiet": True, "devices": 1}
     whole = jaxrl.sweep(config, settings, run_dir="sweep", **options)
     shutil.rmtree("sweep/trials/0001")
@@ -82,7 +71,7 @@ def sweep():
     Path("sweep/results.jsonl").write_text(lines[0])
     for picture in Path("sweep").rglob("*.png"):
         picture.unlink()
-    return {"learned": learned(whole.outcomes[1].result)}
+    return {"learned": recorded.learned(whole.outcomes[1].result)}
 
 
 def interrupted_population():
@@ -90,7 +79,7 @@ def interrupted_population():
     scheduler = jaxrl.PopulationBasedTraining(perturbation_interval=1, quantile_fraction=0.34)
     settings = {"lr": [1e-3, 3e-3, 1e-2]}
     options = {"quiet": True, "devices": 1, "scheduler": scheduler}
-    whole = jaxrl.sweep(CARTPOLE, settings, run_dir="whole", **options)
+    whole = jaxrl.sweep(recorded.CARTPOLE, settings, run_dir="whole", **options)
     perturb = population.Population.perturb
 
     def then_interrupted(self, state, numbers):
@@ -99,24 +88,24 @@ def interrupted_population():
         return changed
 
     population.Population.perturb = then_interrupted
-    jaxrl.sweep(CARTPOLE, settings, run_dir="population", **options)
+    jaxrl.sweep(recorded.CARTPOLE, settings, run_dir="population", **options)
     population.Population.perturb = perturb
     for picture in Path("population").rglob("*.png"):
         picture.unlink()
     return {
         "settings": [outcome.trial.settings for outcome in whole.outcomes],
         "scores": [outcome.curve[1] for outcome in whole.outcomes],
-        "learned": [learned(outcome.result) for outcome in whole.outcomes],
+        "learned": [recorded.learned(outcome.result) for outcome in whole.outcomes],
     }
 
 
 def block():
     """Two trials of a batch that another loop trains, after two iterations; the third's results."""
     settings = [{"lr": 1e-3}, {"lr": 1e-2}]
-    batch = TrialBatch(trials_of(CARTPOLE, settings, 1), metric=RETURN)
+    batch = TrialBatch(trials_of(recorded.CARTPOLE, settings, 1), metric=recorded.RETURN)
     batch.train(2)
     batch.save(Path("block"))
-    return {"learned": [learned(result) for result in batch.train(1)]}
+    return {"learned": [recorded.learned(result) for result in batch.train(1)]}
 
 
 def episodes():
@@ -126,7 +115,7 @@ def episodes():
         played = jaxrl.evaluate(
             name, episodes=2, seed=1, explore=True, output=f"episodes/{name}", return_episodes=True
         )["episodes"]
-        facts[name] = [steps_of(episode) for episode in played]
+        facts[name] = [recorded.steps_of(episode) for episode in played]
     return facts
 
 
@@ -134,7 +123,7 @@ def export():
     Path("export").mkdir()
     jaxrl.load_policy("cartpole").export("export/policy.npz")
     reader = NumpyPolicy("export/policy.npz")
-    return {"actions": [int(reader.act(np.float32(obs))) for obs in SEEN["cartpole"]]}
+    return {"actions": [int(reader.act(np.float32(obs))) for obs in recorded.SEEN["cartpole"]]}
 
 
 def pack(name):
@@ -155,9 +144,11 @@ def pack(name):
 
 def main(names):
     """Records all of it, or what is named, which may need what comes before it."""
-    jaxrl.register(PICTURES, Pictures)
+    jaxrl.register(recorded.PICTURES, recorded.Pictures)
     FOLDER.mkdir(parents=True, exist_ok=True)
-    records = {name: functools.partial(run, name, settings) for name, settings in RUNS.items()}
+    records = {
+        name: functools.partial(run, name, settings) for name, settings in recorded.RUNS.items()
+    }
     records |= {"sweep": sweep, "population": interrupted_population, "block": block}
     records |= {"episodes": episodes, "export": export}
     expected = FOLDER / "expected.json"

@@ -5,6 +5,7 @@ The runs in tests/reference are theirs, and so is what is expected of them; see 
 
 import json
 import shutil
+import sys
 import tarfile
 from pathlib import Path
 
@@ -246,26 +247,46 @@ FORMER_CLASS, PRESENT_CLASS = (
 
 
 @pytest.mark.parametrize(
-    ("config_class", "env", "present"),
+    ("env", "present"),
     [
-        (FORMER_CLASS, "envs.arena:MultiAgentArena", "jaxrl.envs.arena:MultiAgentArena"),
-        (FORMER_CLASS, "envs.arena:Own(x=':')", "jaxrl.envs.arena:Own(x=':')"),
-        (FORMER_CLASS, "envs.mine:Mine", "envs.mine:Mine"),
-        (FORMER_CLASS, "envs.arena.inner:Mine", "envs.arena.inner:Mine"),
-        (FORMER_CLASS, "arena", "arena"),
-        (FORMER_CLASS, None, None),
-        (PRESENT_CLASS, MODEL, MODEL.replace("jaxrl.models", "jaxrl.envs.networks")),
-        # the user's own module, for a run that was written today has the present class
-        (PRESENT_CLASS, "envs.arena:MultiAgentArena", "envs.arena:MultiAgentArena"),
+        ("envs.arena:MultiAgentArena", "jaxrl.envs.arena:MultiAgentArena"),
+        ("envs.arena:Own", "envs.arena:Own"),
+        ("envs.mine:Mine", "envs.mine:Mine"),
+        (MODEL, MODEL.replace("jaxrl.models", "jaxrl.envs.networks")),
+        ("arena", "arena"),
+        (None, None),
+        ({"a": [MODEL]}, {"a": [MODEL.replace("jaxrl.models", "jaxrl.envs.networks")]}),
     ],
 )
-def test_names_of_modules_are_the_present_ones(config_class, env, present):
-    facts = {"config_class": config_class, "config": {"env": env}, "env_name": env}
+def test_names_of_modules_are_the_present_ones(env, present):
+    facts = {"config_class": FORMER_CLASS, "config": {"env": env}, "env_name": env}
+    written = json.dumps(facts)
     for read in (present_facts, present_plan):
         found = read(facts)
         assert found["config_class"] == PRESENT_CLASS
         assert (found["config"]["env"], found["env_name"]) == (present, present)
-    assert facts == {"config_class": config_class, "config": {"env": env}, "env_name": env}
+    assert json.dumps(facts) == written
+
+
+@pytest.mark.parametrize("regular", [True, False])
+def test_a_module_of_the_users_own_that_is_called_as_ours_was_keeps_its_name(
+    tmp_path, monkeypatch, regular
+):
+    for name in [name for name in sys.modules if name.partition(".")[0] == "envs"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "envs").mkdir()
+    (tmp_path / "envs" / "arena.py").write_text("raise RuntimeError('it was imported')")
+    (tmp_path / "envs" / "pursuit").mkdir()
+    if regular:
+        (tmp_path / "envs" / "__init__.py").write_text("raise RuntimeError('it was imported')")
+    read = lambda env, **more: present_plan({"config": {"env": env, **more}})["config"]["env"]
+    assert read("envs.arena:MultiAgentArena") == "envs.arena:MultiAgentArena"
+    assert read("envs.pursuit:Pursuit") == "envs.pursuit:Pursuit"
+    assert read("envs.cartpole:CartPole") == "jaxrl.envs.cartpole:CartPole"
+    assert "envs" not in sys.modules
+    monkeypatch.undo()  # what is written today says where it is, whatever the path has
+    assert read("envs.arena:MultiAgentArena", conv_channels=None) == "envs.arena:MultiAgentArena"
 
 
 @pytest.mark.parametrize(("saved", "read"), [(2**32 - 1, 2**32 - 1), (2**32, 0), (2**40 + 7, 7)])
@@ -335,3 +356,10 @@ def test_an_environment_in_envs_is_unknown_in_one_line(tmp_path, monkeypatch):
     with pytest.raises(UsageError, match=r"unknown environment .envs\.nothing:Arena.") as error:
         jaxrl.make("envs.nothing:Arena")
     assert "\n" not in str(error.value)
+
+
+def test_our_modules_have_one_name(monkeypatch):
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[3]))
+    line = "environment 'envs.arena:MultiAgentArena': it is jaxrl.envs.arena:MultiAgentArena, by"
+    with pytest.raises(UsageError, match=line):
+        jaxrl.make("envs.arena:MultiAgentArena")
