@@ -15,6 +15,7 @@ from jaxrl.rollout.episode_callbacks import (
     episode_arguments,
     has_hook,
 )
+from jaxrl.run.hooks import Hook
 from jaxrl.run.results import Result
 
 
@@ -54,7 +55,7 @@ class Callbacks(EpisodeCallbacks):
         """Takes back what `get_state` gave, when a run is resumed."""
 
 
-class Hooks:
+class HostCallbacks(Hook):
     """The host hooks of several callbacks, called in order."""
 
     def __init__(self, trainer: Any, callbacks: Iterable[Any]):
@@ -66,6 +67,15 @@ class Hooks:
                 getattr(callback, hook)(self.trainer, value)
                 if hook == "on_train_result":
                     _check_result(callback, value)
+
+    def look(self, results: list[Result]) -> int:
+        """Passes each result on; training ends with the first that is done."""
+        for i, result in enumerate(results, start=1):
+            self.call("on_train_result", result)
+            result["done"] = bool(result["done"] or self.trainer.criteria.are_met(result))
+            if result["done"]:
+                return i
+        return len(results)
 
     def episode_ended(self, episode: Any) -> None:
         """Calls each `on_episode_end` that takes an episode as an object."""

@@ -5,12 +5,9 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jaxrl.run.callbacks import Hooks
 from jaxrl.run.every import Every
-from jaxrl.run.output import Output
-from jaxrl.run.processes import Processes
+from jaxrl.run.hooks import Chunk, Hook
 from jaxrl.run.results import Result, lookup
-from jaxrl.run.settings import RunSettings
 from jaxrl.run.storage.run_state import Snapshot
 
 if TYPE_CHECKING:
@@ -54,41 +51,35 @@ class BestState:
         return unsaved
 
 
-class CheckpointManager:
-    """Decides what is written, alike in all processes; process 0 has the recorder, which writes.
+class CheckpointManager(Hook):
+    """Logs results and decides what is written, alike in all processes; process 0 writes it.
 
     Args:
-        writes: whether the run has a folder; without one nothing is written.
+        recorder: writes; in process 0, if the run has a folder.
+        writes: whether it has one; without one nothing is written.
     """
 
-    def __init__(
-        self,
-        writes: bool,
-        settings: RunSettings,
-        best: BestState,
-        hooks: Hooks,
-        iteration: int,
-        processes: Processes,
-    ):
-        self.writes, self.settings, self.best, self.hooks = writes, settings, best, hooks
-        self.processes = processes
-        self.recorder: Recorder | None = None
-        self.output: Output | None = None
+    is_record = True
+
+    def __init__(self, trainer: Any, recorder: "Recorder | None", *, writes: bool):
+        self.trainer, self.recorder, self.writes = trainer, recorder, writes
+        self.settings, self.processes = trainer.settings, trainer.processes
         self.failed: str | None = None  # why the last checkpoint is missing, after `close`
         self.asked = False  # whether a callback wants a checkpoint, to which all must contribute
-        self.saved_iteration = self.concluded = iteration
-        self.every = Every(settings.checkpoint_frequency)
+        self.saved_iteration = self.concluded = trainer.lifetime.training_iteration
+        self.every = Every(self.settings.checkpoint_frequency)
         # When the first chunk was finished: what came before is mostly compiling.
         self.began = math.inf
         self._count_seconds()
 
-    def chunk(self, before: Snapshot, results: list[Result], now: Snapshot) -> None:
-        """After a chunk from the state `before` to `now`: logs, and a checkpoint if one is due."""
+    def after(self, chunk: Chunk) -> None:
+        """Logs the results, and writes a checkpoint if one is due."""
         if not self.writes or self.processes.apart:
             return
-        results = [_copied(result) for result in results]  # the caller may change the originals
-        now = now._replace(result=results[-1])
-        self.best.update(before, results, now)
+        # The caller may change the originals.
+        results = [_copied(result) for result in chunk.results]
+        now = chunk.now()._replace(result=results[-1])
+        self.trainer.best.update(chunk.before, results, now)
         if self.processes.broadcast(lambda: self._record(results, now)):
             self.save(now)
         self.processes.broadcast(self._tell_written)
@@ -116,7 +107,7 @@ class CheckpointManager:
             return None
         gather = self.processes.gather
         now = now._replace(runner=gather(now.runner))
-        best = self.best.pop()
+        best = self.trainer.best.pop()
         if best is not None:
             best = best[0]._replace(runner=gather(best[0].runner)), best[1]
         self.asked = False
@@ -127,7 +118,7 @@ class CheckpointManager:
     def _write(
         self, now: Snapshot, best: tuple[Snapshot, dict[str, Any]] | None, wait: bool
     ) -> Path | None:
-        self.recorder.save(now, episodes=self.output and self.output.flush())
+        self.recorder.save(now, episodes=self.trainer.output.flush())
         best = best or self.recorder.unwritten
         self.recorder.unwritten = None
         if best is not None:
@@ -188,7 +179,7 @@ class CheckpointManager:
         while self.recorder.written:
             path = self.recorder.written.popleft()
             newest = newest if path.name.startswith("best") else path
-            self.hooks.call("on_checkpoint", path)
+            self.trainer.callbacks.call("on_checkpoint", path)
         return newest
 
 

@@ -58,6 +58,18 @@ class StateWatch:
 WATCH = StateWatch()
 
 
+def with_operation(text: str, trainer: Any) -> str:
+    """`text`, with what is known of a bad number in the iteration after a trainer's state."""
+    if jax.process_count() == 1 and not trainer.config.is_offline:
+        text = with_source(text, trainer.config, trainer.runner, trainer.env_params)
+    if not trainer.settings.debug:
+        return f"{text}; --debug names the operation"
+    trainer.progress.say("running the iteration again, uncompiled, to find the operation ...")
+    runner = trainer.processes.gather(trainer.runner)
+    numbers = trainer.hypers, trainer.env_params, trainer.data
+    return f"{text}\n{find_nan(trainer.algorithm, runner, *numbers)}"
+
+
 def with_source(text: str, config: Any, runner: RunnerState, env_params: PyTree) -> str:
     """`text` and what `find_source` finds; no failure of the search may hide what is known."""
     with contextlib.suppress(Exception):

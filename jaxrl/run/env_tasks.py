@@ -8,7 +8,6 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxrl.algorithms.config import AlgorithmConfig
 from jaxrl.algorithms.task_settings import ENV_TASK_FN
 from jaxrl.core.errors import UsageError, brief, reason_of, unknown_name
 from jaxrl.core.fields import as_number
@@ -16,6 +15,7 @@ from jaxrl.core.tasks import check_task
 from jaxrl.core.trust import load, parse_name
 from jaxrl.core.types import PyTree
 from jaxrl.run.every import Every
+from jaxrl.run.hooks import Chunk, Hook
 from jaxrl.run.results import ITERATIONS, Result
 from jaxrl.run.storage.dtypes import typed_like
 
@@ -23,7 +23,7 @@ WHAT = "env_task_fn"
 PATH = "env_runners/task/"
 
 
-class EnvTasks:
+class EnvTasks(Hook):
     """The tasks that a run's `env_task_fn` says, one after the other; none without it.
 
     Raises:
@@ -31,7 +31,8 @@ class EnvTasks:
             interval, or `params` are empty.
     """
 
-    def __init__(self, config: AlgorithmConfig, env: Any):
+    def __init__(self, trainer: Any, env: Any):
+        config = trainer.config
         config.check_task_interval()
         self.function = _function(config.env_task_fn)
         if self.function is not None and not jax.tree.leaves(env.default_params):
@@ -39,7 +40,16 @@ class EnvTasks:
                 f"{WHAT}: environment {env.name} has no params that a task could change"
             )
         self.every = Every(config.env_task_interval if self.function else None)
-        self.env = env
+        self.trainer, self.env = trainer, env
+
+    def after(self, chunk: Chunk) -> None:
+        """Sets the environment's numbers for the next iterations."""
+        trainer, result = self.trainer, chunk.results[-1]
+        if not self.every.is_due(result[ITERATIONS]):
+            return
+        values = trainer.processes.broadcast(lambda: self.next_values(result, trainer.env_params))
+        if values is not None:
+            trainer.env_params = jax.tree.unflatten(jax.tree.structure(trainer.env_params), values)
 
     def names(self, params: PyTree) -> list[str]:
         """The paths that `report` adds to a result."""

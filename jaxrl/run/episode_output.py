@@ -21,7 +21,9 @@ from jaxrl.core.types import PyTree
 from jaxrl.episodes import EpisodeWriter
 from jaxrl.rollout.env_step import RolloutSpec
 from jaxrl.rollout.recorded_steps import RecordedSteps
+from jaxrl.run import hooks
 from jaxrl.run.devices.joined import num_processes
+from jaxrl.run.hooks import Output
 from jaxrl.run.inference.sampling import (
     ORIGIN,
     Episode,
@@ -33,7 +35,6 @@ from jaxrl.run.inference.sampling import (
     plain_params,
 )
 from jaxrl.run.settings import RunSettings
-from jaxrl.run.storage.run_state import Snapshot
 
 WAITING = 2  # chunks that may wait: a slow disk slows training down rather than filling the memory
 OPEN_BYTES = 2**30  # of steps whose episodes have not ended yet, shared by the environments alike
@@ -54,8 +55,8 @@ class Chunk(NamedTuple):
     env_params: PyTree
 
 
-class EpisodeOutput:
-    """The folder that a trainer writes the episodes of its rollouts to, an `Output`.
+class EpisodeOutput(Output):
+    """The folder that a trainer writes the episodes of its rollouts to.
 
     It cuts and writes on a thread of its own. What cannot be written is told once, and training
     continues.
@@ -85,10 +86,12 @@ class EpisodeOutput:
         self._is_closed = False
         self.lost: str | None = None  # why no more episodes are written
 
-    def write(self, steps: RecordedSteps | None, count: int, before: Snapshot) -> None:
+    def after(self, chunk: hooks.Chunk) -> None:
+        """Has the episodes of a chunk written; waits while too many chunks wait already."""
         if self.writer is None:
             return
-        chunk = Chunk(steps, count, int(before.runner.num_updates) + 1, before.env_params)
+        update, env_params = int(chunk.before.runner.num_updates) + 1, chunk.before.env_params
+        chunk = Chunk(chunk.steps, len(chunk.results), update, env_params)
         while len(self._jobs) >= WAITING or (self._jobs and self._jobs[0].done()):
             self._jobs.popleft().result()
         self._jobs.append(self._worker.submit(self._try, lambda writer: self._write(writer, chunk)))

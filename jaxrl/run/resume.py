@@ -2,22 +2,22 @@
 
 import functools
 import shutil
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from filelock import FileLock
 
-from jaxrl.algorithms.base import Algorithm
 from jaxrl.core.errors import UsageError
+from jaxrl.core.types import Key, PyTree
 from jaxrl.run.devices.joined import num_processes
 from jaxrl.run.devices.mesh import split_cpu
 from jaxrl.run.results import Lifetime
 from jaxrl.run.stopping import all_met, unmet
 from jaxrl.run.storage import checkpoint, run_folder, runs
 from jaxrl.run.storage.checkpoint import CHECKPOINTS, Checkpoint
-from jaxrl.run.storage.run_state import Snapshot, state_facts, state_tree
+from jaxrl.run.storage.run_state import state_facts, state_tree
+from jaxrl.run.storage.saved_state import Restored, fresh_line, restore
 
 
 @dataclass(frozen=True)
@@ -136,44 +136,62 @@ def read_run(
     return Saved(run_dir, read.facts, read, bool(regular) and read.path == regular[max(regular)])
 
 
-def open_folder(
-    run_dir: str | Path,
-    saved: Saved,
-    algorithm: Algorithm,
-    facts: dict[str, Any],
-    now: Snapshot | None,
-    say: Callable[[str], None],
-) -> tuple[Path, FileLock]:
+def restored_into(trainer: Any, saved: Saved, start: tuple[Key, PyTree, PyTree]) -> Restored:
+    """The arrays of a saved state; the trainer goes on from where it was.
+
+    Args:
+        start: (key, hypers, env_params) that a new run would begin with.
+    """
+    facts, say = trainer.facts, trainer.progress.say
+    restored = restore(
+        saved.checkpoint, facts, trainer.config, trainer.algorithm, start, strict=saved.strict
+    )
+    if restored.fresh:
+        say(fresh_line(restored.fresh, saved.facts, facts))
+    trainer.lifetime, trainer.last_result = saved.lifetime, saved.facts["result"]
+    trainer.callbacks.set_state(saved.facts["callbacks"])
+    best = saved.best()
+    if best and best[1]["metric"] == trainer.best.attribute:
+        trainer.best.value = best[1]["value"]
+    for path, least in saved.met_criteria().items():
+        if path not in dict(trainer.settings.stop):
+            say(f"cleared the stop criterion {path}={least:g}, which the run had met")
+    if warning := saved.other_versions():
+        say(f"warning: {warning}")
+    return restored
+
+
+def open_folder(trainer: Any, run_dir: str | Path, saved: Saved) -> tuple[Path, FileLock]:
     """Continues in the folder of `saved`, or makes a new one for it; (its path, the lock on it).
 
     Args:
         run_dir: "auto": a new one, as of `new_folder`.
-        now: the state that was resumed, if one was.
     """
     if run_dir == "auto" or saved.run_dir != Path(run_dir).resolve():
-        fill = functools.partial(branch, saved, algorithm, facts, now)
-        return run_folder.new_folder(run_dir, facts, fill)
+        fill = functools.partial(branch, saved, trainer)
+        return run_folder.new_folder(run_dir, trainer.facts, fill)
     run_dir = Path(run_dir)
     saved.folder_to_go_on_in()
     lock = run_folder.lock(run_dir)
     saved.check_unchanged()
     if saved.checkpoint is None:
-        say(
+        trainer.progress.say(
             "there is no checkpoint yet: the run starts again from the beginning, and so do its "
             "logs"
         )
+    trainer.output.resume(saved.facts.get("episodes"))
     return run_dir, lock
 
 
-def branch(
-    saved: Saved, algorithm: Algorithm, facts: dict[str, Any], now: Snapshot | None, run_dir: Path
-) -> None:
+def branch(saved: Saved, trainer: Any, run_dir: Path) -> None:
     """Copies a run's state, best state and logs into the new folder that continues it."""
     for name in (runs.METRICS, runs.PROGRESS):
         if saved.run_dir is not None and (saved.run_dir / name).exists():
             shutil.copyfile(saved.run_dir / name, run_dir / name)
-    if now is not None:
-        checkpoint.write(run_dir / CHECKPOINTS, state_tree(algorithm, now), state_facts(facts, now))
+    if saved.checkpoint is not None:
+        now = trainer.snapshot()
+        tree, facts = state_tree(trainer.algorithm, now), state_facts(trainer.facts, now)
+        checkpoint.write(run_dir / CHECKPOINTS, tree, facts)
         if best := saved.best():
             copy = run_dir / CHECKPOINTS / best[0].name
             try:

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 import jax
-from filelock import FileLock
 
 from jaxrl.algorithms.base import RunnerState
 from jaxrl.algorithms.config import AlgorithmConfig
@@ -19,14 +18,14 @@ from jaxrl.core.fields import file_path, flag, takes_settings
 from jaxrl.core.outside_env import is_outside, refuse_evaluation
 from jaxrl.core.types import PyTree
 from jaxrl.rollout.episode_callbacks import resolve_callbacks
-from jaxrl.run.callbacks import Hooks
+from jaxrl.run.callbacks import HostCallbacks
 from jaxrl.run.checkpointing import BestState, CheckpointManager
 from jaxrl.run.command_line import from_here
 from jaxrl.run.devices.compiled import CompiledAlgorithm, Program, program_for
 from jaxrl.run.devices.memory_usage import memory_line, peak_of
 from jaxrl.run.devices.mesh import settled
 from jaxrl.run.env_tasks import EnvTasks
-from jaxrl.run.health import HealthMonitor
+from jaxrl.run.hooks import Evaluating, Health, Hook, Output, Sampling, StopCriteria
 from jaxrl.run.inference.episode_access import EpisodeAccess
 from jaxrl.run.inference.weights import (
     PolicyAccess,
@@ -37,7 +36,6 @@ from jaxrl.run.inference.weights import (
 )
 from jaxrl.run.logging.console import Progress, compiled_line, compiling_line
 from jaxrl.run.logging.run_results import TrainerResults
-from jaxrl.run.output import output_of
 from jaxrl.run.processes import agreed, processes, together
 from jaxrl.run.results import Lifetime, Result, Session, lookup, result_names
 from jaxrl.run.settings import RunKeywords, RunSettings
@@ -76,6 +74,15 @@ def _program_for(
     elif settings.evaluation_interval is not None:
         refuse_evaluation(env)
     return program_for(config, settings.devices, iteration)
+
+
+def _output_of(settings: RunSettings, *run: Any) -> Output:
+    """The episode output that the settings ask for."""
+    if settings.output is None:
+        return Output()
+    from jaxrl.run.episode_output import EpisodeOutput
+
+    return EpisodeOutput(settings, *run)
 
 
 @takes_settings(RunSettings)
@@ -125,11 +132,11 @@ class Trainer(PolicyAccess, EpisodeAccess, TrainerResults):
         self.lifetime = Lifetime(num_agent_steps={})
         self.processes = processes()
         self.progress = Progress(quiet=quiet or not self.processes.is_leader)
-        self.output = output_of(self.settings, config, self.algorithm, self.progress.say)
+        self.output = _output_of(self.settings, config, self.algorithm, self.progress.say)
         self.interrupt = StopSignal(self.progress.say)
-        self.hooks = Hooks(self, resolve_callbacks(config.callbacks))
-        self.tasks = EnvTasks(config, setup.env)
-        self.watch = HealthMonitor(config, self.algorithm.diagnostics)
+        self.criteria, self.health = StopCriteria(), Health(self)
+        self.callbacks = HostCallbacks(self, resolve_callbacks(config.callbacks))
+        self.tasks = EnvTasks(self, setup.env)
         self.best = BestState(self.settings.score_attribute)
         if self.settings.evaluation_interval is not None or self.settings.evaluation_env_args:
             self.evaluation.check()
@@ -140,22 +147,24 @@ class Trainer(PolicyAccess, EpisodeAccess, TrainerResults):
         self.loop = TrainingLoop(self)
         self._stopped = self._is_training = False
         facts = facts_of(config, self.algorithm, self.settings.to_dict())
-        self.facts = facts = {**facts, "episodes": self.output.position}
+        self.facts = {**facts, "episodes": self.output.position}
         if _saved is not None and _saved.checkpoint is not None:
-            self._take_up(_saved, facts)
+            from jaxrl.run.resume import restored_into
+
+            start = self._key(), self.hypers, self.env_params
+            self._runner, self._hypers, self._env_params, _ = restored_into(self, _saved, start)
         else:
             self._initial_weights = initial_weights(self.algorithm, self.settings.init_from)
             self._fixed_opponents = weights_of_runs(self.algorithm)
         self.run_dir = recorder = None
-        writes = run_dir is not None
-        if writes and self.processes.is_leader:
+        if run_dir is not None and self.processes.is_leader:
             recorder = self._open_folder(run_dir, _saved)
-        begun = self.lifetime.training_iteration
-        self.session = Session(begun, self.lifetime.time_total_s)
-        self.keeping = CheckpointManager(
-            writes, self.settings, self.best, self.hooks, begun, self.processes
-        )
-        self.keeping.recorder, self.keeping.output = recorder, self.output
+        self.session = Session(self.lifetime.training_iteration, self.lifetime.time_total_s)
+        self.keeping = CheckpointManager(self, recorder, writes=run_dir is not None)
+        self.hooks: list[Hook] = [
+            *(self.criteria, Evaluating(self), Sampling(self), self.callbacks, self.health),
+            *(self.tasks, self.output, self.keeping),
+        ]
 
     @classmethod
     @agreed
@@ -253,9 +262,10 @@ class Trainer(PolicyAccess, EpisodeAccess, TrainerResults):
     def train(self) -> Result:
         """One iteration; returns its result tree."""
         self._check_not_stopped("train")
+        self.criteria.stop = {}
         self._prepare({})
         with self._training():
-            return self.loop.advance(1, {})[-1]
+            return self.loop.advance(1)[-1]
 
     @together
     def fit(self, stop: Mapping[str, float] | None = None) -> Result | None:
@@ -285,6 +295,7 @@ class Trainer(PolicyAccess, EpisodeAccess, TrainerResults):
         )
         if limit == "total_env_steps":
             stop[LIFETIME_STEPS[0]] = self.config.num_updates * self.algorithm.num_env_steps
+        self.criteria.stop = stop
         self._prepare(stop)
         last = last_iteration(stop, self.algorithm.num_env_steps, self.lifetime)
         if self.lifetime.training_iteration >= last:
@@ -297,7 +308,7 @@ class Trainer(PolicyAccess, EpisodeAccess, TrainerResults):
         try:
             with self.interrupt.listening():
                 with self.progress, self._training():
-                    self.loop.train_until(stop)
+                    self.loop.train_until()
                 self.keeping.conclude(self.snapshot())
         except BaseException as error:
             self.processes.failed(error)
@@ -305,7 +316,7 @@ class Trainer(PolicyAccess, EpisodeAccess, TrainerResults):
             raise
         finally:
             self.output.finish()
-            self.processes.broadcast(lambda: self.hooks.call("on_train_end", self.last_result))
+            self.processes.broadcast(lambda: self.callbacks.call("on_train_end", self.last_result))
         if self.interrupt.heard:
             self.progress.say("stopped; what has been learned is kept")
         return self.last_result
@@ -398,45 +409,11 @@ class Trainer(PolicyAccess, EpisodeAccess, TrainerResults):
         if saved is None:
             self.run_dir, lock = run_folder.new_folder(run_dir, self.facts)
         else:
-            self.run_dir, lock = self._folder_of(saved, run_dir)
+            from jaxrl.run.resume import open_folder
+
+            self.run_dir, lock = open_folder(self, run_dir, saved)
         held, say = run_folder.RunFolderLock(self.run_dir, lock, self.facts), self.progress.say
         return Recorder(held, self.algorithm, self.settings, say, self.lifetime)
-
-    def _folder_of(self, saved: "Saved", run_dir: str | Path) -> tuple[Path, FileLock]:
-        """(the folder of a resumed run, or a new one, the lock on it)."""
-        from jaxrl.run.resume import open_folder
-
-        now = None if self._runner is None else self.snapshot()  # that a branch begins with
-        say, facts = self.progress.say, self.facts
-        folder, lock = open_folder(run_dir, saved, self.algorithm, facts, now, say)
-        if saved.run_dir == folder.resolve():
-            self.output.resume(saved.facts.get("episodes"))
-        return folder, lock
-
-    def _take_up(self, saved: "Saved", facts: dict[str, Any]) -> None:
-        from jaxrl.run.storage.saved_state import fresh_line, restore
-
-        start = self._key(), self.hypers, self.env_params
-        restored = restore(
-            saved.checkpoint, facts, self.config, self.algorithm, start, strict=saved.strict
-        )
-        self._runner = restored.runner
-        self._hypers = restored.hypers
-        self._env_params = restored.env_params
-        if restored.fresh:
-            self.progress.say(fresh_line(restored.fresh, saved.facts, facts))
-        self.lifetime, self.last_result = saved.lifetime, saved.facts["result"]
-        self.hooks.set_state(saved.facts["callbacks"])
-        best = saved.best()
-        if best and best[1]["metric"] == self.best.attribute:
-            self.best.value = best[1]["value"]
-        for path, least in saved.met_criteria().items():
-            if path not in dict(self.settings.stop):
-                self.progress.say(
-                    f"cleared the stop criterion {path}={least:g}, which the run had met"
-                )
-        if warning := saved.other_versions():
-            self.progress.say(f"warning: {warning}")
 
     def result_names(self) -> list[str]:
         """The paths of the numbers that results may hold; traces, but compiles nothing."""
@@ -457,7 +434,7 @@ class Trainer(PolicyAccess, EpisodeAccess, TrainerResults):
         if self.keeping.recorder is not None:
             self.keeping.recorder.result_names = names
         # Callbacks may add what they like.
-        extended = any(map(self.hooks.has, ("on_train_result", "on_evaluate_end")))
+        extended = any(map(self.callbacks.has, ("on_train_result", "on_evaluate_end")))
         check_stop(stop, None if extended else names)
         # What learns from recorded episodes and is not evaluated has no return, so no best state.
         scored = self.settings.checkpoint_score_attribute or self.algorithm.plays or evaluated
@@ -483,5 +460,8 @@ class Trainer(PolicyAccess, EpisodeAccess, TrainerResults):
         """The state of training, for checkpoints."""
         arrays = self.runner, self.hypers, self.env_params
         return Snapshot(
-            *arrays, dataclasses.replace(self.lifetime), self.last_result, self.hooks.get_state()
+            *arrays,
+            dataclasses.replace(self.lifetime),
+            self.last_result,
+            self.callbacks.get_state(),
         )

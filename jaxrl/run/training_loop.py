@@ -2,39 +2,36 @@
 
 import dataclasses
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import jax
 
 from jaxrl.algorithms.base import RunnerState
-from jaxrl.core.errors import UsageError
 from jaxrl.core.types import PyTree
-from jaxrl.rollout.episode_callbacks import EPISODE_HOOK
 from jaxrl.run.devices.mesh import copy_here
 from jaxrl.run.every import chunk_length
-from jaxrl.run.health import Diverged, first_bad, undeclared_wait
-from jaxrl.run.results import ITERATIONS, Result, iteration_results, recent_episodes
-from jaxrl.run.stopping import last_iteration, met
+from jaxrl.run.hooks import Chunk
+from jaxrl.run.results import Result, iteration_results, recent_episodes
+from jaxrl.run.stopping import last_iteration
 from jaxrl.run.storage.run_state import Snapshot
-
-FIRST_AGAIN = 2**30  # numbers of sampled episodes start again there
 
 
 class TrainingLoop:
     """Trains the state that a trainer holds, and makes results of it.
 
-    After each chunk: health, evaluation, callbacks, logs and checkpoints. A chunk that ran past the
-    iteration that ends training is computed again up to there, which gives the same numbers.
+    After each chunk it calls the trainer's hooks. A chunk that ran past the iteration that ends
+    training is computed again up to there, which gives the same numbers.
     """
 
     def __init__(self, trainer: Any):
         self.trainer = trainer
         self.seconds_per_update: float | None = None  # of the last chunk
 
-    def train_until(self, stop: Mapping[str, float]) -> None:
+    def train_until(self) -> None:
         """Iterations until one meets a criterion or the user asks to stop."""
         trainer, size = self.trainer, self.trainer.algorithm.num_env_steps
+        stop, moments = trainer.criteria.stop, [hook.every for hook in trainer.hooks]
         # Where episodes were dropped, the last one moves on.
         while (trained := trainer.lifetime.training_iteration) < (
             last := last_iteration(stop, size, trainer.lifetime)
@@ -43,41 +40,36 @@ class TrainingLoop:
                 break
             # A chunk cannot be computed again where the episodes are held outside the program.
             most = 1 if trainer.algorithm.plays_outside else trainer.executable.capacity
-            settings, checkpoints = trainer.settings, trainer.keeping.every
-            moments = settings.evaluations, settings.samplings, trainer.tasks.every, checkpoints
             count = chunk_length(trained, self.seconds_per_update, most, moments)
-            results = self.advance(min(count, last - trained), stop)
+            results = self.advance(min(count, last - trained))
             seconds_left = (last - trainer.lifetime.training_iteration) * self.seconds_per_update
             trainer.progress.show(results[-1], trainer.algorithm.headline_metrics, seconds_left)
             if results[-1]["done"]:
                 break
 
-    def advance(self, count: int, stop: Mapping[str, float]) -> list[Result]:
-        """At most `count` iterations, fewer if one meets a criterion; their results, logged."""
+    def advance(self, count: int) -> list[Result]:
+        """At most `count` iterations, fewer if training ends before; their results, logged."""
         trainer, before = self.trainer, self.trainer.snapshot()
         first = self.seconds_per_update is None
         after, results, steps = self._train(before, count)
-        waits = undeclared_wait(results)
-        broken = first_bad(results, trainer.algorithm.root_cause_metrics)
-        bad = min(filter(None, (waits, broken)), key=lambda found: found[0], default=None)
-        results = results[: bad[0] if bad else None]
-        if results and first:
+        if first:
             results[0]["timers"]["compile"] = trainer.compile_seconds
-        reached = (i for i, result in enumerate(results, start=1) if met(stop, result))
-        ends = next(reached, len(results))
-        if ends:
-            results = self._set_state(before, after if ends == count else None, results[:ends])
+        results = results[: min(hook.keep(results) for hook in trainer.hooks)]
+        if results:
+            self._set_state(before, after if len(results) == count else None, results)
+            chunk = Chunk(before, results, steps, trainer.snapshot)
             try:
-                results = self._evaluate_and_call_back(before, results, stop)
-                self._set_task(results[-1])
-            finally:  # whatever a callback raises, what was trained is logged
-                trainer.output.write(steps, len(results), before)
-                trainer.keeping.chunk(before, results, trainer.snapshot())
-                trainer.keep_results(results)
-        if bad and not (results and results[-1]["done"]):
-            if bad is waits:
-                raise UsageError(self._what_is_kept(bad[1]))
-            raise Diverged(self._why(bad[1]))
+                chunk.results = results = self._looked_at(before, results)
+                for hook in trainer.hooks:
+                    if not hook.is_record:
+                        hook.after(chunk)
+            finally:  # whatever a hook raises, what was trained is logged
+                for hook in trainer.hooks:
+                    if hook.is_record:
+                        hook.after(chunk)
+                trainer.keep_results(chunk.results)
+        if not (results and results[-1]["done"]):
+            trainer.health.check()
         return results
 
     def _train(self, before: Snapshot, count: int) -> tuple[RunnerState, list[Result], PyTree]:
@@ -107,37 +99,39 @@ class TrainingLoop:
 
     def _set_state(
         self, before: Snapshot, after: RunnerState | None, results: list[Result]
-    ) -> list[Result]:
+    ) -> None:
         """Sets the state after `results`: `after`, or computed again where a chunk ran past it."""
         if after is None:
             after, *_ = self._run_chunk(before, len(results))
         self.trainer.set_state(after, results[-1])
         results[-1].update(recent_episodes(jax.tree.map(copy_here, after.window)))
-        return results
 
-    def _evaluate_and_call_back(
-        self, before: Snapshot, results: list[Result], stop: Mapping[str, float]
-    ) -> list[Result]:
-        """The results up to the one that ends training, with what evaluation and callbacks add."""
-        trainer = self.trainer
-        told = self._from_leader(results, lambda: self._until_done(results, stop))
-        if len(told) < len(results):
-            self._set_state(before, None, told)
-        if told[-1]["done"]:  # a callback may have said so
-            told = self._from_leader(told, lambda: self._evaluate_if_due(told, at_the_end=True))
-        trainer.last_result = told[-1]
-        warnings = trainer.watch.look(told)
-        if jax.process_count() == 1:
-            warnings += trainer.watch.look_at_observations(
-                trainer.algorithm.grouping, before.runner, trainer.runner
-            )
-        for warning in warnings:
-            trainer.progress.say(f"warning: {warning}")
-        return told
+    def _looked_at(self, before: Snapshot, results: list[Result]) -> list[Result]:
+        """The results up to the one that ends training, with what hooks add."""
+        hooks = self.trainer.hooks
+
+        def look() -> list[Result]:
+            left = results
+            for hook in hooks:
+                left = left[: hook.look(left)]
+            return left
+
+        def look_at_the_end() -> list[Result]:
+            for hook in hooks:
+                hook.look_at_the_end(left[-1])
+            return left
+
+        left = self._from_leader(results, look)
+        if len(left) < len(results):
+            self._set_state(before, None, left)
+        if left[-1]["done"]:
+            left = self._from_leader(left, look_at_the_end)
+        self.trainer.last_result = left[-1]
+        return left
 
     def _from_leader(self, results: list[Result], make: Callable[[], list[Result]]) -> list[Result]:
         """What `make`, which process 0 alone calls, leaves of the results and adds to them."""
-        changed = len(results) if self.trainer.hooks.has("on_train_result") else 1
+        changed = len(results) if self.trainer.callbacks.has("on_train_result") else 1
 
         def made() -> dict[str, Any]:
             kept = make()
@@ -145,71 +139,3 @@ class TrainingLoop:
 
         told = self.trainer.processes.broadcast(made)
         return results[: max(0, told["count"] - changed)] + told["results"]
-
-    def _until_done(self, results: list[Result], stop: Mapping[str, float]) -> list[Result]:
-        """The results up to the first that is done."""
-        self._evaluate_if_due(results, at_the_end=met(stop, results[-1]) is not None)
-        self._sample_if_due(results[-1][ITERATIONS])
-        for i, result in enumerate(results, start=1):
-            self.trainer.hooks.call("on_train_result", result)
-            result["done"] = bool(result["done"] or met(stop, result))
-            if result["done"]:
-                return results[:i]
-        return results
-
-    def _evaluate_if_due(self, results: list[Result], *, at_the_end: bool) -> list[Result]:
-        """Evaluates the state that `results` led to, if that is due and not done yet."""
-        result = results[-1]
-        evaluations = self.trainer.settings.evaluations
-        due = evaluations.is_due(result[ITERATIONS], at_the_end=at_the_end)
-        if due and "evaluation" not in result:
-            began = time.perf_counter()
-            result["evaluation"] = self.trainer.evaluate()
-            result["timers"]["evaluation"] = time.perf_counter() - began
-        return results
-
-    def _sample_if_due(self, iteration: int) -> None:
-        """Plays episodes with the present policies, for hooks that take them."""
-        trainer, settings = self.trainer, self.trainer.settings
-        if not (trainer.hooks.has(EPISODE_HOOK) and settings.samplings.is_due(iteration)):
-            return
-        number = settings.sampling_duration
-        which = {"seed": trainer.config.seed, "first": iteration * number % FIRST_AGAIN}
-        for episode in trainer.sample(number, env_args={}, **which):
-            trainer.hooks.episode_ended(episode)
-
-    def _set_task(self, result: Result) -> None:
-        """The environment's numbers for the next iterations, as `env_task_fn` says, if it is due.
-
-        Due or not depends on the iteration alone, so that a resumed run gets the same tasks.
-        """
-        trainer = self.trainer
-        if not trainer.tasks.every.is_due(result[ITERATIONS]):
-            return
-        values = trainer.processes.broadcast(
-            lambda: trainer.tasks.next_values(result, trainer.env_params)
-        )
-        if values is not None:
-            trainer.env_params = jax.tree.unflatten(jax.tree.structure(trainer.env_params), values)
-
-    def _why(self, bad: str) -> str:
-        """What is known of a bad number in the iteration after the state that is kept."""
-        trainer, text = self.trainer, self._what_is_kept(bad)
-        if trainer.algorithm.plays_outside:
-            return text  # the iteration cannot be played again
-        from jaxrl.run.divergence import find_nan, with_source
-
-        if jax.process_count() == 1 and not trainer.config.is_offline:
-            text = with_source(text, trainer.config, trainer.runner, trainer.env_params)
-        if not trainer.settings.debug:
-            return f"{text}; --debug names the operation"
-        trainer.progress.say("running the iteration again, uncompiled, to find the operation ...")
-        runner = trainer.processes.gather(trainer.runner)
-        found = find_nan(
-            trainer.algorithm, runner, trainer.hypers, trainer.env_params, trainer.data
-        )
-        return f"{text}\n{found}"
-
-    def _what_is_kept(self, bad: str) -> str:
-        good = self.trainer.lifetime.training_iteration
-        return f"iteration {good + 1}: {bad}; the state after iteration {good} is kept"

@@ -14,7 +14,7 @@ import numpy as np
 from jaxrl.algorithms.base import Algorithm, Metrics, RunnerState
 from jaxrl.core.errors import UsageError
 from jaxrl.rollout.episode_callbacks import resolve_callbacks
-from jaxrl.run.callbacks import Hooks
+from jaxrl.run.callbacks import HostCallbacks
 from jaxrl.run.devices.mesh import on_first_device
 from jaxrl.run.health import first_bad, undeclared_wait
 from jaxrl.run.inference.evaluate import Evaluation
@@ -53,7 +53,7 @@ class Reporter:
         self.settings = settings
         self.say = say
         self.view = TrialView(trial, algorithm, settings)
-        self.hooks = Hooks(self.view, resolve_callbacks(trial.config.callbacks))
+        self.callbacks = HostCallbacks(self.view, resolve_callbacks(trial.config.callbacks))
         self.evaluation = Evaluation(trial.config, algorithm, settings, say)
         self.evaluation.check()
         self.ended = False  # by a hook
@@ -72,7 +72,7 @@ class Reporter:
     @property
     def may_end(self) -> bool:
         """Whether a hook may end the trial."""
-        return self.hooks.has("on_train_result")
+        return self.callbacks.has("on_train_result")
 
     def open(self, folder: Path | None) -> None:
         """The trial's folder, if it has one: its logs begin there with the first results."""
@@ -101,7 +101,7 @@ class Reporter:
         self.trial = trial
         self.view.train_as(trial)
         self.view.lifetime, self.view.last_result = lifetime, result
-        self.hooks.set_state(callbacks)
+        self.callbacks.set_state(callbacks)
 
     def compute(self, rows: Metrics, count: int, seconds: float) -> None:
         """Result trees of a chunk: of all its updates, or of the last if only that is seen.
@@ -204,7 +204,7 @@ class Reporter:
     ) -> None:
         """Calls a hook of all callbacks."""
         with _telling, self.view.showing(read_runner):
-            self.hooks.call(hook, value)
+            self.callbacks.call(hook, value)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -87,7 +87,7 @@ class SeparateRuns:
         check_stop(self.order.stop, None)
         settings = self.order.trial_settings
         with Trainer(self.trials[0].config, **self._arguments(None)) as trainer:
-            if any(map(trainer.hooks.has, ("on_train_result", "on_evaluate_end"))):
+            if any(map(trainer.callbacks.has, ("on_train_result", "on_evaluate_end"))):
                 return  # they may add what they like
             names = trainer.result_names()
         check_stop(self.criteria, names)

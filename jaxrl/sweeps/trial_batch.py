@@ -115,7 +115,7 @@ class TrialBatch:
         members = zip(self.trials, self.reporters, states, strict=True)
         for trial, reporter, state in members:
             runner = state.runner
-            told = reporter.hooks.get_state()
+            told = reporter.callbacks.get_state()
             snapshot = Snapshot(
                 runner, *trial.numbers, reporter.lifetime, reporter.last_result, told
             )
@@ -153,7 +153,7 @@ class TrialBatch:
         runner = checkpoint.filled(template, saved.arrays, "runner", where)
         reporter.view.lifetime = Lifetime(**facts["lifetimes"][i])
         reporter.view.last_result = facts["results"][i]
-        reporter.hooks.set_state(saved.facts["callbacks"])
+        reporter.callbacks.set_state(saved.facts["callbacks"])
         reporter.ended = facts["ended"][i]
         last = reporter.lifetime.training_iteration if reporter.ended else reporter.last
         diverged = facts["diverged"][i]

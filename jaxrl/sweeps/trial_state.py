@@ -74,7 +74,7 @@ class TrialState:
             result["done"] = True
         curve = [steps * (i + 1) for i in range(len(self.scores))], self.scores
         outcome = TrialResult(self.trial, self.status, result, self.score, curve)
-        callbacks = self.reporter.hooks.get_state()
+        callbacks = self.reporter.callbacks.get_state()
         return outcome, Snapshot(self.state.runner, hypers, env_params, lifetime, result, callbacks)
 
 

@@ -12,7 +12,7 @@ import jaxrl
 from jaxrl.core.spaces import Box, Discrete
 from jaxrl.models.custom import custom_model
 from jaxrl.rollout.episode_callbacks import HOST_HOOKS, TRACED_HOOKS
-from jaxrl.run.callbacks import Hooks
+from jaxrl.run.callbacks import HostCallbacks
 from tests.attack.nonsense import VALUES, Case, Thing
 from tests.probes import SMALL_CARTPOLE as SMALL
 
@@ -160,7 +160,9 @@ def rewritten(function: Callable) -> Any:
 
 def kept_state(function: Callable) -> Any:
     """The state of callbacks for a checkpoint."""
-    return Hooks(None, [callbacks_of(get_state=function, on_train_end=giving(None))()]).get_state()
+    return HostCallbacks(
+        None, [callbacks_of(get_state=function, on_train_end=giving(None))()]
+    ).get_state()
 
 
 def of_models() -> Iterator[Case]:

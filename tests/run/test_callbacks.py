@@ -3,7 +3,6 @@
 When they are called, what they may add, how they end training, what a checkpoint keeps of them.
 """
 
-import dataclasses
 import json
 from types import SimpleNamespace
 
@@ -20,7 +19,8 @@ from jaxrl import (
 )
 from jaxrl.episodes import MultiAgentEpisode
 from jaxrl.rollout.episode_callbacks import resolve_callbacks
-from jaxrl.run.callbacks import Hooks
+from jaxrl.run.callbacks import HostCallbacks
+from jaxrl.run.hooks import Evaluating
 
 
 class Counts(Callbacks):
@@ -129,7 +129,8 @@ def test_the_state_that_a_hook_ends_training_in_is_evaluated(small, start, tmp_p
     counts, settings = Counts(), {"evaluation_interval": 4, "evaluation_duration": 2}
     trainer = start(small.replace(callbacks=(counts, StopsAt(6))), **settings)
     if long_chunks:  # then the chunk runs past the end
-        trainer.settings = dataclasses.replace(trainer.settings, evaluation_interval=100)
+        evaluating = next(hook for hook in trainer.hooks if isinstance(hook, Evaluating))
+        evaluating.every.iterations = 100
         trainer.loop.seconds_per_update = 1e-3
     result = trainer.fit()
     assert result["training_iteration"] == 6
@@ -158,12 +159,12 @@ def test_a_class_begins_anew_in_every_trainer_and_an_instance_stays_itself(small
 def test_states_go_to_the_callbacks_of_their_class_whatever_stands_beside_them():
     first, second = Counts(), Counts()
     first.seen, second.seen = 1, 2
-    saved = Hooks(None, [SeesTheFirst(), first, second]).get_state()
+    saved = HostCallbacks(None, [SeesTheFirst(), first, second]).get_state()
     assert saved[1:] == [
         {"class": "Counts", "state": {"seen": 1}},
         {"class": "Counts", "state": {"seen": 2}},
     ]
-    hooks = Hooks(None, [Counts(), StopsAt(3), Counts(), Counts()])
+    hooks = HostCallbacks(None, [Counts(), StopsAt(3), Counts(), Counts()])
     hooks.set_state(saved)
     assert [hooks.callbacks[i].seen for i in (0, 2, 3)] == [1, 2, 0]
 
@@ -177,20 +178,22 @@ def test_a_state_is_copied_at_once_as_json_holds_it_or_refused():
             return self.state
 
     state = {"list": [1], 7: (2, 3)}
-    (saved,) = Hooks(None, [Keeps(state)]).get_state()
+    (saved,) = HostCallbacks(None, [Keeps(state)]).get_state()
     state["list"].append(2)
     assert saved["state"] == {"list": [1], "7": [2, 3]}
     with pytest.raises(
         UsageError, match=r"get_state of callbacks .*Keeps must return what JSON holds: .*type set"
     ):
-        Hooks(None, [Keeps({1})]).get_state()
+        HostCallbacks(None, [Keeps({1})]).get_state()
 
 
 def test_a_hook_that_an_instance_was_given_counts_as_one_of_its_class():
     callback, heard = Callbacks(), []
-    assert not Hooks(None, [callback, SimpleNamespace(on_train_end=None)]).has("on_train_end")
+    assert not HostCallbacks(None, [callback, SimpleNamespace(on_train_end=None)]).has(
+        "on_train_end"
+    )
     callback.on_train_end = lambda trainer, result: heard.append(result)
-    hooks = Hooks(None, [callback])
+    hooks = HostCallbacks(None, [callback])
     assert hooks.has("on_train_end") and not hooks.has("on_checkpoint")
     hooks.call("on_train_end", 3)
     assert heard == [3]

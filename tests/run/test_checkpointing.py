@@ -4,6 +4,7 @@ from types import SimpleNamespace
 from unittest.mock import MagicMock
 
 from jaxrl.run import checkpointing
+from jaxrl.run.hooks import Chunk
 from jaxrl.run.processes import SingleProcess
 
 
@@ -12,16 +13,14 @@ def moments(monkeypatch, interval, *, compiling, seconds):
     clock, saved = SimpleNamespace(now=0.0), []
     monkeypatch.setattr(checkpointing.time, "monotonic", lambda: clock.now)
     settings = SimpleNamespace(checkpoint_frequency=None, checkpoint_interval_s=interval)
-    manager = checkpointing.CheckpointManager(
-        True, settings, MagicMock(), MagicMock(), 0, SingleProcess()
-    )
-    manager.recorder = MagicMock(written=[], remade=False)
-
-    manager.recorder.save = lambda now, episodes: saved.append(clock.now - compiling)
-    manager.best.pop.return_value = manager.recorder.unwritten = None
+    trainer = MagicMock(settings=settings, processes=SingleProcess())
+    trainer.best.pop.return_value = None
+    recorder = MagicMock(written=[], remade=False, unwritten=None)
+    recorder.save = lambda now, episodes: saved.append(clock.now - compiling)
+    manager = checkpointing.CheckpointManager(trainer, recorder, writes=True)
     for second in range(seconds):
         clock.now = compiling + second
-        manager.chunk(MagicMock(), [{}], MagicMock())
+        manager.after(Chunk(MagicMock(), [{}], None, MagicMock()))
     return saved
 
 

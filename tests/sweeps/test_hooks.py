@@ -204,7 +204,7 @@ def test_members_of_a_block_are_told_of_each_iteration_and_stay_ended_when_resto
         return TrialBatch(trials, metric=RETURN)
 
     def counts(of):
-        return [reporter.hooks.callbacks[0].results for reporter in of.reporters]
+        return [reporter.callbacks.callbacks[0].results for reporter in of.reporters]
 
     first = block()
     assert [result["training_iteration"] for result in first.train(3)] == [3, 2]
@@ -218,7 +218,7 @@ def test_members_of_a_block_are_told_of_each_iteration_and_stay_ended_when_resto
     assert counts(second) == [6, 2]
     second.end()
     second.end()
-    assert [reporter.hooks.callbacks[0].ends for reporter in second.reporters] == [1, 1]
+    assert [reporter.callbacks.callbacks[0].ends for reporter in second.reporters] == [1, 1]
 
 
 def test_a_sweep_that_is_resumed_keeps_what_it_was_asked_for(tmp_path):

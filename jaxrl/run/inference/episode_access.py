@@ -74,7 +74,7 @@ class EpisodeAccess:
                 recorded.extend(played)
             else:
                 result = self.evaluation(runner, self.env_params, **wanted)
-            self.hooks.call("on_evaluate_end", result)
+            self.callbacks.call("on_evaluate_end", result)
             self._show_evaluation(result["env_runners"], explore)
             return result
 

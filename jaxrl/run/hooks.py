@@ -1,0 +1,184 @@
+"""Hooks: the host's work after each chunk of a run, by one protocol and in one order."""
+
+import dataclasses
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from typing import Any
+
+import jax
+
+from jaxrl.core.errors import UsageError
+from jaxrl.core.types import PyTree
+from jaxrl.rollout.episode_callbacks import EPISODE_HOOK
+from jaxrl.run.every import Every
+from jaxrl.run.health import Diverged, HealthMonitor, first_bad, undeclared_wait
+from jaxrl.run.results import ITERATIONS, Result
+from jaxrl.run.stopping import met
+from jaxrl.run.storage.run_state import Snapshot
+
+FIRST_AGAIN = 2**30  # numbers of sampled episodes start again there
+
+
+@dataclasses.dataclass
+class Chunk:
+    """Iterations that were computed together.
+
+    Attributes:
+        before: the state that they began with.
+        results: those of the iterations that count.
+        steps: the recorded steps of all its iterations.
+        now: the state of training at present.
+    """
+
+    before: Snapshot
+    results: list[Result]
+    steps: PyTree
+    now: Callable[[], Snapshot]
+
+
+class Hook:
+    """Work of the host after each chunk; every method may be left out.
+
+    A method is called for all hooks of a run, in their order, before the next method is:
+
+    1. `keep`, which sees the numbers alone. Then the state after the iterations that count is set.
+    2. `look`, in process 0. Where fewer results count after it, that state is computed anew.
+    3. `look_at_the_end`, in process 0, if training ends.
+    4. `after`; that of a hook with `is_record` also where one of these methods failed.
+
+    Attributes:
+        every: the moments that chunks end at.
+        is_record: whether it keeps what was trained, whatever another hook raises.
+    """
+
+    every = Every()
+    is_record = False
+
+    def keep(self, results: list[Result]) -> int:
+        """How many of a chunk's results count; training ends with the last, if not all do."""
+        return len(results)
+
+    def look(self, results: list[Result]) -> int:
+        """As `keep`, with the state after the last result at hand; may add to the results."""
+        return len(results)
+
+    def look_at_the_end(self, result: Result) -> None:
+        """May add to the result that training ends with, whose state is at hand."""
+
+    def after(self, chunk: Chunk) -> None:
+        """What follows from the results that count."""
+
+
+class StopCriteria(Hook):
+    """Ends training with the first result that meets a criterion."""
+
+    def __init__(self):
+        self.stop: Mapping[str, float] = {}
+
+    def are_met(self, result: Result) -> bool:
+        return met(self.stop, result) is not None
+
+    def keep(self, results: list[Result]) -> int:
+        reached = (i for i, result in enumerate(results, start=1) if self.are_met(result))
+        return next(reached, len(results))
+
+
+class Evaluating(Hook):
+    """Evaluates the state after a chunk, if that is due, and the state that training ends with."""
+
+    def __init__(self, trainer: Any):
+        self.trainer, self.every = trainer, trainer.settings.evaluations
+
+    def look(self, results: list[Result]) -> int:
+        self._evaluate(results[-1], at_the_end=self.trainer.criteria.are_met(results[-1]))
+        return len(results)
+
+    def look_at_the_end(self, result: Result) -> None:
+        self._evaluate(result, at_the_end=True)
+
+    def _evaluate(self, result: Result, *, at_the_end: bool) -> None:
+        due = self.every.is_due(result[ITERATIONS], at_the_end=at_the_end)
+        if due and "evaluation" not in result:
+            began = time.perf_counter()
+            result["evaluation"] = self.trainer.evaluate()
+            result["timers"]["evaluation"] = time.perf_counter() - began
+
+
+class Sampling(Hook):
+    """Plays episodes with the policies after a chunk, for callbacks that take them."""
+
+    def __init__(self, trainer: Any):
+        self.trainer, self.every = trainer, trainer.settings.samplings
+
+    def look(self, results: list[Result]) -> int:
+        trainer, number = self.trainer, self.trainer.settings.sampling_duration
+        iteration = results[-1][ITERATIONS]
+        if trainer.callbacks.has(EPISODE_HOOK) and self.every.is_due(iteration):
+            which = {"seed": trainer.config.seed, "first": iteration * number % FIRST_AGAIN}
+            for episode in trainer.sample(number, env_args={}, **which):
+                trainer.callbacks.episode_ended(episode)
+        return len(results)
+
+
+class Health(Hook):
+    """Ends training before an iteration that broke it, and warns of problems that persist."""
+
+    def __init__(self, trainer: Any):
+        self.trainer = trainer
+        self.monitor = HealthMonitor(trainer.config, trainer.algorithm.diagnostics)
+        self._broken: tuple[type[Exception], str] | None = None  # of the chunk at hand
+
+    def keep(self, results: list[Result]) -> int:
+        waits = undeclared_wait(results)
+        bad = first_bad(results, self.trainer.algorithm.root_cause_metrics)
+        index, why = min(filter(None, (waits, bad)), default=(len(results), ""), key=lambda i: i[0])
+        self._broken = (UsageError if waits and why is waits[1] else Diverged, why) if why else None
+        return index
+
+    def after(self, chunk: Chunk) -> None:
+        trainer, monitor = self.trainer, self.monitor
+        warnings = monitor.look(chunk.results)
+        if jax.process_count() == 1:
+            runners = chunk.before.runner, trainer.runner
+            warnings += monitor.look_at_observations(trainer.algorithm.grouping, *runners)
+        for warning in warnings:
+            trainer.progress.say(f"warning: {warning}")
+
+    def check(self) -> None:
+        """Ends training where an iteration broke it.
+
+        Raises:
+            UsageError: an agent waited in an environment that has no `acting_agents`.
+            Diverged: a number is not finite.
+        """
+        if self._broken is None:
+            return
+        good, (error, bad) = self.trainer.lifetime.training_iteration, self._broken
+        why = f"iteration {good + 1}: {bad}; the state after iteration {good} is kept"
+        if error is Diverged and not self.trainer.algorithm.plays_outside:  # else it is played once
+            from jaxrl.run.divergence import with_operation
+
+            why = with_operation(why, self.trainer)
+        raise error(why)
+
+
+class Output(Hook):
+    """The episode output of a trainer; this one writes nothing."""
+
+    is_record = True
+    num_recorded = 0  # environments of each device, the first ones
+    lost: str | None = None  # why no more episodes are written
+    position: dict[str, Any] | None = None  # of the written files, for `resume`
+
+    def resume(self, position: dict[str, Any] | None) -> None:
+        """Takes up a run's files, cut back to those at the position of its checkpoint."""
+
+    def flush(self) -> Future | None:
+        """Has all episodes so far written to files: the future position, if there is an output."""
+
+    def finish(self) -> None:
+        """Writes what waits; returns when it is written."""
+
+    def close(self) -> None:
+        """Writes what waits, and nothing more."""
