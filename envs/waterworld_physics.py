@@ -175,7 +175,7 @@ def draw_places(bits: jax.Array, max_speed: jax.Array) -> Places:
 def draw_respawns(
     bits: jax.Array, obstacles: jax.Array, clear: jax.Array, max_speed: jax.Array
 ) -> Places:
-    """As `draw_places`, but farther than `clear` f32[N] px from the centres of obstacles f32[2, K].
+    """Draws places farther than `clear` f32[N] px from the centres of obstacles f32[2, K].
 
     For each obstacle in turn a place is drawn again while it is too near; earlier obstacles are not
     checked again. A new draw applies a linear congruential generator to the old bits and uses the

@@ -51,7 +51,7 @@ class RayNetwork(nn.Module):
 
     @property
     def is_distance(self) -> tuple[bool, ...]:
-        """Which blocks of `num_sensors` numbers hold distances."""
+        """A flag for each block of `num_sensors` numbers: whether it holds distances."""
         return IS_DISTANCE if self.speed_features else tuple(filter(None, IS_DISTANCE))
 
     @property

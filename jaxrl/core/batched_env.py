@@ -98,7 +98,7 @@ def is_batched(env) -> bool:
 
 
 def has_outside_state(env) -> bool:
-    """Whether the environment's episodes are held outside the compiled program."""
+    """Returns whether the environment's episodes are held outside the compiled program."""
     return getattr(env, "state_outside", False)
 
 

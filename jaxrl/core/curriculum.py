@@ -162,7 +162,8 @@ def resolve_curriculum(entry: Any) -> Curriculum:
 
 
 class _Remembering:
-    """What a curriculum adds to an environment with a task for each episode.
+    """An environment with a task for each episode that a curriculum chooses from the episodes
+    before.
 
     `at_target` is the environment for evaluation: every task is what `params` says.
     """

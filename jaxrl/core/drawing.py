@@ -104,7 +104,7 @@ FIELDS = {
 
 
 def broken_rule(drawing: PyTree) -> str | None:
-    """What is wrong with a drawing, in words that go on after "draw"; None if nothing is."""
+    """The fault of a drawing, in words that continue "draw"; None if it has none."""
     if not isinstance(drawing, Drawing):
         return f"must give a jaxrl.core.drawing.Drawing, not {type(drawing).__name__}"
     if _shape_of(drawing.bounds) != (4,):

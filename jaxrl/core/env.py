@@ -138,7 +138,7 @@ class MultiAgentEnvironment:
     def step(
         self, key: Key, state: PyTree, action: dict[AgentId, PyTree], params: PyTree = None
     ) -> tuple:
-        """As `Environment.step`, in dicts by agent id; both flags also have "__all__"."""
+        """One step like `Environment.step`, in dicts by agent id; the flags also have "__all__"."""
         params = self.default_params if params is None else params
         step_key, reset_key = jax.random.split(key)
         raw = raw_step(self, step_key, state, action, params)
@@ -304,7 +304,7 @@ def raw_step(
 def resolve_step(
     env: MultiAgentEnvironment, stepped: tuple, acting: jax.Array | None, params: PyTree
 ) -> RawStep:
-    """What an environment's raw step returned, as a `RawStep`.
+    """Turns the result of an environment's raw step into a `RawStep`.
 
     Args:
         acting: bool[M], who acted, where agents may wait.
@@ -373,12 +373,12 @@ def is_stacked(env) -> bool:
 
 
 def remembers(env) -> bool:
-    """Whether a new episode follows from the one before, as with a curriculum."""
+    """Returns whether a new episode follows from the one before, as with a curriculum."""
     return hasattr(env, "reset_after")
 
 
 def agents_may_wait(env) -> bool:
-    """Whether agents may be inactive before their end: true if `acting_agents` is defined."""
+    """Returns whether agents may be inactive before their end: `acting_agents` is defined."""
     return hasattr(env, "acting_agents")
 
 
@@ -389,7 +389,7 @@ def acting_agents(env: MultiAgentEnvironment, state: PyTree, params: PyTree) -> 
 
 
 def has_pictures(env: Any) -> bool:
-    """Whether it has the optional `render(state, params)`, or renders outside JAX."""
+    """Returns whether it has the optional `render(state, params)`, or renders outside JAX."""
     return hasattr(env, "render") or getattr(env, "pictured", None) is not None
 
 
@@ -422,7 +422,8 @@ def strongly_typed(tree: PyTree) -> PyTree:
 
 
 def other_form(before: PyTree, after: PyTree, what: str = "") -> str | None:
-    """How `after` differs from `before` in structure, shape or type; None if it does not.
+    """The first difference of `after` from `before` in structure, shape or type; None if there is
+    none.
 
     Args:
         what: the name of both, which begins the path of a leaf.

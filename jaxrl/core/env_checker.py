@@ -190,7 +190,7 @@ def _faces_agree_on_reset(
 def _faces_agree_on_step(
     case: CheckedEnv, key: Key, state: PyTree, action: PyTree, params: PyTree, reached
 ) -> jax.Array:
-    """Whether `step_env` gave what `step_stacked` gives for the same key."""
+    """Returns whether `step_env` gave the same as `step_stacked` for the same key."""
     env = case.env
     if not is_stacked(env):
         return jnp.array(True)

@@ -55,7 +55,7 @@ class TooManyFaults(RuntimeError):
 
 
 def is_installed(package: str) -> bool:
-    """Whether a package can be imported; nothing is imported."""
+    """Returns whether a package can be imported, without importing it."""
     if package in sys.modules:
         return sys.modules[package] is not None
     return importlib.util.find_spec(package) is not None
@@ -108,7 +108,7 @@ def explained(what: str) -> Iterator[None]:
 
 
 def _message_of(error: BaseException) -> str:
-    """What an error says; one of a user's class may fail in that, too."""
+    """The message of an error; empty where a user's class fails to give one."""
     try:
         return str(error)
     except Exception:

@@ -207,7 +207,7 @@ def freeze(value: Any) -> Any:
 
 
 def is_array(value: Any) -> bool:
-    """Whether this is an array or a number of NumPy, JAX or PyTorch."""
+    """Returns whether this is an array or a number of NumPy, JAX or PyTorch."""
     has_all = all(hasattr(value, name) for name in ("__array__", "dtype", "shape"))
     return has_all and not isinstance(value, type)
 

@@ -142,7 +142,7 @@ class _Ignoring:
     spaces: tuple[tuple[AgentId, Space], ...]  # what is left, by agent
 
     def __getattr__(self, name: str) -> Any:
-        """What is optional comes from the environment."""
+        """Optional methods and attributes come from the environment."""
         if name.startswith("__") or name in ("env", "names", "spaces"):
             raise AttributeError(name)
         return getattr(self.env, name)
@@ -211,7 +211,7 @@ class _OfAlikeAgents(_Ignoring, StackedEnvironment):
 
 
 def _is_named(part: str, names: Iterable[str]) -> bool:
-    """Whether a part, or one that it is a part of, is among `names`."""
+    """Returns whether a part, or one that contains it, is among `names`."""
     return any(part == name or part.startswith(f"{name}/") for name in names)
 
 
@@ -226,7 +226,7 @@ def _is_empty(space: Space) -> bool:
 
 
 def _is_left_out(value: Any, path: str, names: Collection[str]) -> bool:
-    """Whether a part of an observation is named or empty, or everything in it is."""
+    """Returns whether a part of an observation is named or empty, or everything in it is."""
     if path in names:
         return True
     if isinstance(value, Mapping):

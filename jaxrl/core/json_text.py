@@ -48,12 +48,12 @@ _DECODER = json.JSONDecoder(parse_int=_integer)
 
 
 def is_too_deep(value: Any) -> bool:
-    """Whether lists and dicts are nested more than `MOST_DEEP` deep, or hold themselves."""
+    """Returns whether lists and dicts are nested deeper than `MOST_DEEP`, or contain themselves."""
     return next(islice(_levels(value), MOST_DEEP, None), None) is not None
 
 
 def why_unreadable(value: Any) -> str:
-    """What `read_json` would refuse of a value, once it is JSON; empty where it reads it."""
+    """The reason why `read_json` would refuse the JSON of a value; empty if it would read it."""
     if is_too_deep(value):
         return f"is nested more than {MOST_DEEP} deep"
     for part in chain([value], *_levels(value)):
@@ -65,7 +65,7 @@ def why_unreadable(value: Any) -> str:
 
 
 def has_surrogate(text: str) -> bool:
-    """Whether a text has half of a character, which UTF-8 cannot hold."""
+    """Returns whether a text has half of a character, which UTF-8 cannot hold."""
     return not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text)
 
 

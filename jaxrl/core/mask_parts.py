@@ -11,7 +11,7 @@ ALONE = ({"observation"}, {"observations"})  # names of what is left beside a ma
 
 
 def beside_mask(parts: Mapping[str, Any]) -> Any:
-    """What is left of the parts of an observation, or of its space, to learn from.
+    """The parts of an observation, or of its space, without the mask.
 
     A single part of one of the usual names is returned itself.
     """

@@ -25,7 +25,7 @@ class NoParams(struct.PyTreeNode):
 
 
 class OutsideState(struct.PyTreeNode):
-    """What a compiled program is told of the state of a copy."""
+    """The state of a copy, as far as a compiled program needs it."""
 
     copy: jax.Array  # i32[]  its number
     acting: PyTree = None  # {agent: bool[]}  who acts next, where agents may wait
@@ -177,7 +177,7 @@ def refuse_evaluation(env: Any) -> None:
 
 
 def is_outside(env: Any) -> bool:
-    """Whether an environment, lifted or not, runs outside JAX and is stepped by the host."""
+    """Returns whether an environment, lifted or not, runs outside JAX, stepped by the host."""
     return isinstance(getattr(env, "env", env), _Outside)
 
 

@@ -45,7 +45,7 @@ def program_space(space: Space) -> Space:
 
 
 def is_program(space: Space) -> bool:
-    """Whether the environment's values are the program's."""
+    """Returns whether the environment's values are the program's."""
     return program_space(space) == space
 
 
@@ -125,7 +125,7 @@ def countable(space: Space) -> Space:
 
 
 def is_integer_box(space: Space) -> bool:
-    """Whether these are numbers of a Box that a policy chooses among one by one."""
+    """Returns whether a space is a Box of integers, which a policy chooses one by one."""
     return isinstance(space, Box) and np.dtype(space.dtype).kind in "iub" and space.size > 0
 
 
@@ -163,7 +163,7 @@ def action_from_program(space: Space, action: Any, xp: Any = np) -> PyTree:
 
 
 def is_action_of_program(space: Space) -> bool:
-    """Whether the environment's actions are the policy's, but for the bounds of a Box."""
+    """Returns whether the environment's actions are the policy's, except for a Box's bounds."""
     return not is_tree(space) and action_space_inside(space) == space
 
 
@@ -219,7 +219,7 @@ def numbers_of(space: Space, action: PyTree, xp: Any = jax.numpy) -> Any:
 
 
 def is_alike_inside(saved: Mapping[str, Any] | None, other: Mapping[str, Any]) -> bool:
-    """Whether a network for the one space, both as of `to_json`, serves the other.
+    """Returns whether a network for the first space serves the second, both as of `to_json`.
 
     Within the program spaces may be alike that differ outside, as in where integers begin.
     """

@@ -16,7 +16,7 @@ OF_JAX = ("reset_env", "step_env", "step_batch", "step_stacked")
 
 
 def kind_of(env: Any) -> str | None:
-    """Which interface an environment, or a class of them, has; None: none of Python's."""
+    """The Python interface of an environment or of a class of environments; None if it has none."""
     if any(hasattr(env, name) for name in OF_JAX):
         return None
     if not (hasattr(env, "reset") and hasattr(env, "step")):
@@ -48,7 +48,7 @@ class EnvConfig(dict):
 
 
 class ConfiguredMaker:
-    """What makes an environment of one argument that holds all, as RLlib's are made."""
+    """A maker of environments that passes all settings in one argument, as RLlib does."""
 
     def __init__(self, make: Any, name: str):
         self._make, self._name, self.__name__ = make, name, getattr(make, "__name__", name)

@@ -49,7 +49,7 @@ from jaxrl.core.types import PyTree
 
 
 def _is_environment_class(found: Any) -> bool:
-    """Whether a class has one of our base classes, follows gymnax's contract, or has an adapter."""
+    """Returns whether a class has our base class, follows gymnax's contract, or has an adapter."""
     if not isinstance(found, type):
         return False
     if adapter_of(found) is not None:
@@ -202,7 +202,7 @@ def adapter_of(env: Any) -> str | None:
 
 
 def _has_other_spaces(env: Any) -> bool:
-    """Whether an object keeps to gymnax's contract of one agent, with spaces that are not ours."""
+    """Returns whether an object follows gymnax's contract for one agent with foreign spaces."""
     if isinstance(env, type) or hasattr(env, "agents"):
         return False
     try:
@@ -244,7 +244,7 @@ def of_library(env: Any) -> Any:
 
 
 def is_maker(env: Any) -> bool:
-    """Whether a setting is a function, or a class of another library, that makes an environment."""
+    """Returns whether a setting is a function or a foreign class that makes an environment."""
     if isinstance(env, type):
         return adapter_of(env) is not None
     is_environment = adapter_of(env) is not None or any(hasattr(env, name) for name in OF_JAX)
@@ -252,7 +252,7 @@ def is_maker(env: Any) -> bool:
 
 
 def environment_of(env: Any, args: dict[str, Any]) -> Any:
-    """What training takes of an object, or of what a class or function makes with `args`."""
+    """The environment to train in: an object's, or the one that a class or function makes."""
     if is_maker(env):
         constructor = by_keywords(env)
         env = adapted(None, functools.partial(constructor, **args) if args else constructor)
@@ -342,7 +342,7 @@ def _with_numbers(name: str, params: PyTree, numbers: dict[str, Any], takes: lis
 
 
 def _is_drawn_otherwise(value: Any) -> bool:
-    """Whether a value may have been meant to be drawn: `jaxrl.uniform(0, 1)`, or a list."""
+    """Returns whether a value may have been meant to be drawn: `jaxrl.uniform(0, 1)`, or a list."""
     return isinstance(value, tuple | list) or callable(getattr(value, "sample", None))
 
 

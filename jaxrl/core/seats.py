@@ -71,7 +71,7 @@ class ShuffledSeats(StackedEnvironment):
                     )
 
     def __getattr__(self, name):
-        """What is optional comes from the game, for its own state; masks and turns by player."""
+        """Optional methods come from the game, for the game's state; masks and turns by player."""
         if name.startswith("__") or name == "env":
             raise AttributeError(name)
         found = getattr(self.env, name)

@@ -234,7 +234,7 @@ Space = Discrete | MultiDiscrete | Box | Dict | Tuple
 
 
 def is_tree(space: Space) -> bool:
-    """Whether a space is made of other spaces."""
+    """Returns whether a space is made of other spaces."""
     return isinstance(space, Dict | Tuple)
 
 
@@ -276,7 +276,7 @@ def range_of(space: Discrete | MultiDiscrete) -> tuple[np.ndarray, np.ndarray]:
 
 
 def beyond(space: Discrete | MultiDiscrete, values: Any) -> Any:
-    """Which numbers, [..., *shape], are above or below what their entry may be."""
+    """A mask of the numbers, [..., *shape], that are outside the range of their entry."""
     low, high = range_of(space)
     return (values < low) | (values > high)
 

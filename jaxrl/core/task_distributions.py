@@ -16,7 +16,7 @@ FORMS = "uniform:LOW:HIGH, loguniform:LOW:HIGH, randint:LOW:HIGH or choice:A:B"
 
 @dataclass(frozen=True)
 class Distribution:
-    """What one number is drawn from, by the names and with the bounds of a sweep's distributions.
+    """The distribution of one number, with the names and the bounds of a sweep's distributions.
 
     uniform and loguniform are between LOW and HIGH, randint from LOW to HIGH - 1.
     """
@@ -36,7 +36,7 @@ class Distribution:
 
     @property
     def is_whole(self) -> bool:
-        """Whether every draw is an integer."""
+        """True if every draw is an integer."""
         return self.kind == "randint" or (
             self.kind == "choice" and all(float(value).is_integer() for value in self.values)
         )

@@ -61,7 +61,7 @@ class _PerEpisode:
     _fold = DRAW
 
     def __getattr__(self, name):
-        """What is optional comes from the environment, with the numbers of the state's episode."""
+        """Optional methods come from the environment, with the numbers of the state's episode."""
         if name.startswith("__") or name in ("env", "tasks"):
             raise AttributeError(name)
         found = getattr(self.env, name)

@@ -26,7 +26,7 @@ class Troubles:
             self._say(line)
 
     def end(self, kind: str) -> int:
-        """How often a kind came that is over now: when it comes again, it is said again."""
+        """Ends a kind of trouble and returns its count; the next occurrence is reported again."""
         return self.counts.pop(kind, 0)
 
     @property

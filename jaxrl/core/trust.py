@@ -48,7 +48,7 @@ class Kind:
     schemes: str | None = None
 
     def announces(self, text: str) -> bool:
-        """Whether an installed package announces this object, or the scheme before the ":"."""
+        """Returns whether an installed package announces this object, or the text before ":"."""
         target, (scheme, _, rest) = text.partition("(")[0], text.partition(":")
         if self.schemes is not None and scheme in points_of(self.schemes):
             return ":" not in rest  # "gym:module:NAME" would import the module
@@ -171,7 +171,7 @@ def _changed_at(path: str) -> int | None:
 
 
 def _is_defined_here(kind: Kind, named: Named) -> bool:
-    """Whether a name is a class of this kind that is defined in jaxrl itself."""
+    """Returns whether a name is a class of this kind that is defined in jaxrl itself."""
     package, *below = named.module.split(".")
     if package != OURS or any(part.startswith("_") for part in (*below, named.attribute)):
         return False
@@ -207,7 +207,7 @@ def _imported(module: str, attribute: str, kind: str) -> Any:
 
 
 def _is_same_file(present: str, module: str) -> bool:
-    """Whether a module that was imported is one of ours, found at another place on the path."""
+    """Returns whether an imported module is one of ours, found at another place on the path."""
     try:
         spec = importlib.util.find_spec(present)
     except ModuleNotFoundError:
@@ -259,7 +259,7 @@ def arguments_of(value: Any) -> dict[str, Any] | None:
 
 
 def _is_plain(value: Any) -> bool:
-    """Whether the class without arguments makes an equal object: there are no attributes."""
+    """Returns whether the class without arguments makes an equal object: it has no attributes."""
     methods = ("__init__", "__new__", "__reduce__", "__reduce_ex__", "__getstate__")
     inherited = all(getattr(type(value), name) is getattr(object, name) for name in methods)
     return inherited and value.__getstate__() is None
@@ -279,7 +279,7 @@ def _changed_fields(value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _is_literal(value: Any) -> bool:
-    """Whether the repr of `value` reads back as an equal value."""
+    """Returns whether the repr of `value` reads back as an equal value."""
     if isinstance(value, tuple | list):
         return type(value) in (tuple, list) and all(map(_is_literal, value))
     if isinstance(value, dict):

@@ -26,6 +26,6 @@ ALL = "__all__"  # the entry of `terminated` and `truncated` that ends everybody
 
 
 def is_key(leaf: Any) -> bool:
-    """Whether an array, or only its shape, is one of typed random keys, which NumPy has not."""
+    """Returns whether an array, or its shape, is of typed random keys, which NumPy lacks."""
     dtype = getattr(leaf, "dtype", None)
     return dtype is not None and jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key)

@@ -76,7 +76,7 @@ def one_value(name: str, texts: Sequence[str]) -> Any:
 
 
 def as_text(name: str, texts: Sequence[str]) -> str | None:
-    """What is written stays as it is, also where it looks like a number; None for None."""
+    """The text as it was written, also where it looks like a number; None for "None"."""
     text = " ".join(texts)
     return None if text == "None" else text
 
@@ -89,7 +89,7 @@ def several(name: str, texts: Sequence[str]) -> Any:
 
 
 def is_one_value(texts: Sequence[str]) -> bool:
-    """Whether these are None, or a list in brackets."""
+    """Returns whether the texts are one value: None, or a list in brackets."""
     return len(texts) == 1 and (texts[0] == "None" or texts[0].startswith("["))
 
 

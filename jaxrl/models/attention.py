@@ -87,7 +87,7 @@ class Attention:
         return x, {"past": past, "count": jnp.minimum(count, self.memory).astype(jnp.int32)}
 
     def _visible(self, episode: jax.Array, count: jax.Array) -> jax.Array:
-        """Whether step i attends to j, bool[B, 1, L, memory + L].
+        """The mask of the steps j that step i attends to, bool[B, 1, L, memory + L].
 
         The steps j are the `memory` steps of the carry and the L steps of the sequence.
         """

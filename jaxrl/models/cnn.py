@@ -88,7 +88,7 @@ class CNN:
 
     @property
     def _spaces(self) -> dict[str, Space]:
-        """What each part reads."""
+        """The space that each part reads."""
         if self.mlp.vf_share_layers:
             return {"shared": self.observation_space}
         value = self.observation_space if self.value_space is None else self.value_space
@@ -222,12 +222,12 @@ def _features_of(part: Space, conv_filters: ConvFilters, channels: str | None) -
 
 
 def is_image(space: Space) -> bool:
-    """Whether a space is a Box with three axes, of which one is its channels."""
+    """Returns whether a space is a Box with three axes, of which one is its channels."""
     return isinstance(space, Box) and len(space.shape) == 3
 
 
 def is_byte_picture(space: Space) -> bool:
-    """Whether a space is an image of pixels, bytes from 0 to 255."""
+    """Returns whether a space is an image of pixels, bytes from 0 to 255."""
     return is_image(space) and space.dtype == "uint8" and (space.low, space.high) == (0, 255)
 
 

@@ -25,7 +25,7 @@ ALLOWED = (
 
 
 def _is_model(found: Any) -> bool:
-    """Whether it is a class or object with `init` and `apply`, a tuple of these, or a factory."""
+    """Returns whether it is a class or object with `init` and `apply`, a tuple, or a factory."""
     if isinstance(found, FunctionType):
         takes = inspect.signature(found).parameters
         return bool(SPACES & set(takes)) or sum(map(_is_required, takes.values())) == 2

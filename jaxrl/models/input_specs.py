@@ -1,4 +1,4 @@
-"""What networks of policies read: the observation without its mask, and what else they are told.
+"""The inputs of policies' networks: the observation without its mask, and additional inputs.
 
 An observation may hold the mask of the possible actions, as a part "action_mask".
 """
@@ -44,7 +44,7 @@ class InputsSpec:
 
 @dataclass(frozen=True)
 class CriticSpec:
-    """What a centralised critic reads in place of its policy's observation (Yu et al. 2022).
+    """The input of a centralised critic, in place of its policy's observation (Yu et al. 2022).
 
     source: "state" or "all-agents", see `jaxrl.rollout.critic_inputs`.
     space: {"observation": what it sees; "present": which agents have not left, where some may}.
@@ -72,7 +72,7 @@ def one_or_all(parts: dict[str, Any]) -> Any:
 
 
 def has_mask(space: Space) -> bool:
-    """Whether observations have a part "action_mask" that says which actions are possible."""
+    """Returns whether observations have a part "action_mask" with the possible actions."""
     return isinstance(space, Dict) and MASK in space.spaces and len(space.spaces) > 1
 
 

@@ -125,7 +125,8 @@ class MLP:
     def apply_apart(
         self, params: PyTree, policy_obs: PyTree, value_obs: PyTree
     ) -> tuple[Distribution, jax.Array]:
-        """As `apply`, with separate inputs for the value; not with shared layers.
+        """Applies the network like `apply`, with separate inputs for the value; not with shared
+        layers.
 
         Without an input for the value, None, it is 0.
         """
@@ -146,7 +147,7 @@ class MLP:
 
     @property
     def _spaces(self) -> dict[str, Space]:
-        """What each part reads."""
+        """The space that each part reads."""
         value = self.observation_space if self.value_space is None else self.value_space
         return {"policy": self.observation_space, "value": value}
 
@@ -250,7 +251,7 @@ def _read(space: Space, kernel: jax.Array, obs: PyTree) -> jax.Array:
 
 
 def _read_parts(space: Space, kernel: jax.Array, obs: PyTree) -> jax.Array:
-    """As `_read`, for a tree: one product per run of adjacent Boxes, one lookup of all integers."""
+    """Reads a tree like `_read`: one product per run of Boxes, one lookup of all integers."""
     terms, rows, first = [], [], 0
     is_box_part = lambda named: isinstance(named[1], Box)
     for is_box, run in itertools.groupby(parts_of(space, obs), is_box_part):

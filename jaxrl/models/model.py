@@ -51,7 +51,7 @@ class RecurrentModel(Protocol):
     def apply_sequence(
         self, params: PyTree, obs: PyTree, carry: PyTree, begins: jax.Array
     ) -> tuple[Distribution, jax.Array, PyTree]:
-        """As `apply`, for L successive steps at once: [L, B, ...].
+        """Applies the model like `apply`, to L successive steps at once: [L, B, ...].
 
         Args:
             obs: [L, B, ...].

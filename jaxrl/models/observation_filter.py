@@ -35,13 +35,13 @@ class ObservationFilter:
     normalize_images: bool = False
 
     def is_scaled(self, part: Space) -> bool:
-        """Whether a part is a picture of bytes that is scaled to [0, 1]."""
+        """Returns whether a part is a picture of bytes that is scaled to [0, 1]."""
         if not is_image(part) or part.dtype != "uint8":
             return False
         return self.normalize_images or (self._is_on and is_tree(self.space))
 
     def is_normalised(self, part: Space) -> bool:
-        """Whether there are statistics of a part."""
+        """Returns whether there are statistics of a part."""
         is_number = isinstance(part, Box) and part.size > 0
         return self._is_on and is_number and not self.is_scaled(part)
 
@@ -90,7 +90,7 @@ class ObservationFilter:
 
 
 def has_numbers(space: Space) -> bool:
-    """Whether some part is a Box, which a filter can read."""
+    """Returns whether some part is a Box, which a filter can read."""
     return any(isinstance(part, Box) for part in jax.tree.leaves(tree_of(space)))
 
 

@@ -76,7 +76,7 @@ NOTHING_KEPT, NOTHING_TOLD = PolicyState(), PolicyInputs()
 
 
 class PolicyOutput(NamedTuple):
-    """What a policy did in a step, [...]."""
+    """A policy's action and the model's outputs in a step, [...]."""
 
     action: PyTree  # as the policy has it
     distribution: Distribution  # that it was chosen from
@@ -147,7 +147,7 @@ class PolicySpec:
 
     @property
     def rewards_itself(self) -> bool:
-        """Whether the model gives an intrinsic reward."""
+        """True if the model gives an intrinsic reward."""
         return hasattr(self.model, "intrinsic_reward")
 
     def sequences(self, num_steps: int) -> tuple[int, int]:
@@ -258,7 +258,8 @@ class PolicySpec:
         return to_program(without_mask(self.observation_space), obs, xp)
 
     def given_observation(self, obs: PyTree) -> tuple[PyTree, PyTree | None]:
-        """What an environment gives, as (what the policy reads, the mask of actions in it or None).
+        """Splits an environment's observation into (the policy's input, the mask of actions or
+        None).
 
         Parts that are ignored are left out.
         """
@@ -395,7 +396,7 @@ class PolicySpec:
     def _step_by_step(
         self, params: PyTree, inputs: PyTree, carry: PyTree, begins: jax.Array, waited: jax.Array
     ) -> tuple[Distribution, jax.Array]:
-        """As the model's `apply_sequence`, with a carry that does not change where agents wait."""
+        """Applies the model like `apply_sequence`; the carry stays the same where agents wait."""
         fresh = self.model.initial_carry(begins.shape[1:])
 
         def step(carry, row):
@@ -451,7 +452,7 @@ class PolicySpec:
         return tuple(numbers_of(self.action_space, row) for row in rows)
 
     def recorded(self, action: PyTree) -> tuple[PyTree, PyTree | None]:
-        """What episodes hold of an action: (`as_sampled`, `to_env_action` where that differs)."""
+        """The action as episodes record it: (`as_sampled`, `to_env_action` where that differs)."""
         sampled = self.as_sampled(action)
         given = self._stretch(sampled)
         leaves = zip(jax.tree.leaves(sampled), jax.tree.leaves(given), strict=True)

@@ -29,7 +29,7 @@ class RecurrentCore(Protocol):
     def sequence(
         self, params: PyTree, inputs: jax.Array, carry: PyTree, begins: jax.Array
     ) -> tuple[jax.Array, PyTree]:
-        """As `step`, for L steps [L, B, ...]; the carry is reset where `begins`, bool[L, B]."""
+        """Runs `step` for L steps [L, B, ...]; the carry is reset where `begins`, bool[L, B]."""
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ ALIGNMENT = 16  # bytes, of each array in a row
 
 
 class ByteLayout(NamedTuple):
-    """Where the arrays of a tree are in a row of bytes; hashable.
+    """The places of a tree's arrays in a row of bytes; hashable.
 
     Attributes:
         size: the bytes of a row.

@@ -68,7 +68,7 @@ class Distribution(Protocol):
         """KL(self || other), f32[...], nats."""
 
     def masked(self, mask: jax.Array) -> "Distribution":
-        """With probability 0 for every action where `mask` is False; discrete actions only."""
+        """The distribution with probability 0 where `mask` is False; discrete actions only."""
 
 
 class Categorical(struct.PyTreeNode):
@@ -130,7 +130,7 @@ class MultiCategorical(struct.PyTreeNode):
         return list(map(Categorical, jnp.split(self.logits, np.cumsum(self.nvec)[:-1], axis=-1)))
 
     def masked(self, mask: jax.Array) -> "MultiCategorical":
-        """As `Categorical.masked` for each entry: `mask` is bool[..., sum(nvec)]."""
+        """Masks each entry like `Categorical.masked`: `mask` is bool[..., sum(nvec)]."""
         masks = jnp.split(mask, np.cumsum(self.nvec)[:-1], axis=-1)
         pairs = zip(self.parts(), masks, strict=True)
         logits = [part.masked(part_mask).logits for part, part_mask in pairs]
@@ -187,7 +187,7 @@ class InEnvironment(struct.PyTreeNode):
         return action_from_program(self.action_space, self.inside.mode(), jnp)
 
     def log_prob(self, action: PyTree) -> jax.Array:
-        """As of the other distributions.
+        """The log-probability of an action of the environment.
 
         Raises:
             UsageError: integers that the space does not have; where they are traced, they count as
@@ -361,7 +361,7 @@ class ActionBounds(NamedTuple):
 def action_bounds(
     space: Box, *, normalize: bool, clip: bool, kind: str = "gaussian"
 ) -> ActionBounds:
-    """What `environment_action` does with its settings, as arrays."""
+    """The bounds that `environment_action` applies under these settings, as arrays."""
     low, high = _bounds(space)
     normalize = normalize or kind != "gaussian"
     both = (np.abs(low) < INFINITE) & (np.abs(high) < INFINITE)
@@ -442,7 +442,7 @@ def _bounds(space: Box) -> tuple[np.ndarray, np.ndarray]:
 
 
 def has_bounds(space: Box) -> bool:
-    """Whether all bounds are finite."""
+    """Returns whether all bounds are finite."""
     return bool(np.all(np.abs(_bounds(space)) < INFINITE))
 
 

@@ -47,7 +47,7 @@ Behaviour = Callable[[Distribution, jax.Array], Distribution]
 
 
 class Explored(struct.PyTreeNode):
-    """What a policy did while it explored: `policy` chose the behaviour, which drew the action."""
+    """A policy and its behaviour while it explored, which drew the action."""
 
     policy: Distribution
     behaviour: Distribution
@@ -75,7 +75,7 @@ def policy_of(distribution: Distribution) -> Distribution:
 
 
 def is_noise(behaviour: Distribution) -> bool:
-    """Whether a part of it is a policy's own choice with noise, a distribution with `around`."""
+    """Returns whether a part is a policy's choice with noise, a distribution with `around`."""
     if isinstance(behaviour, Joint):
         return any(map(is_noise, behaviour.parts))
     return hasattr(behaviour, "around")
@@ -126,7 +126,7 @@ class UniformOr(struct.PyTreeNode):
 
     @property
     def around(self) -> Callable[[DiagGaussian], DiagGaussian]:
-        """Of noise, where these are not uniform; AttributeError where `other` has none."""
+        """The `around` of the noise; AttributeError where `other` has none."""
         return self.other.around
 
     @property
@@ -173,7 +173,7 @@ def _check_random(name: str, action_space: Space, kind: str) -> None:
 
 
 def _linear(env_steps: jax.Array, begin: float, steps: float, first: float, last: float):
-    """From `first` until step `begin` to `last`, `steps` later."""
+    """The value on a line from `first` at step `begin` to `last`, `steps` later."""
     share = jnp.clip((env_steps - begin) / max(steps, 1), 0.0, 1.0)
     return first + share * (last - first)
 
@@ -286,7 +286,7 @@ def _boxes(action_space: Space) -> list[Box]:
 
 
 def _epsilon_greedy(policy: Distribution, epsilon: jax.Array) -> Distribution:
-    """Of integers, each by itself."""
+    """The epsilon-greedy distribution of integers, each explored by itself."""
     if isinstance(policy, Joint):
         return policy.by_part(lambda part: _epsilon_greedy(part, epsilon))
     if isinstance(policy, Categorical):

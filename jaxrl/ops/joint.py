@@ -29,7 +29,7 @@ class Joint(struct.PyTreeNode):
     noise_sizes: tuple[int, ...] = struct.field(pytree_node=False)  # of each part
 
     def by_part(self, function: Callable[[Distribution], Distribution]) -> "Joint":
-        """With `function` of each part."""
+        """The joint distribution with `function` applied to each part."""
         return self.replace(parts=tuple(map(function, self.parts)))
 
     def noise(self, key: Key) -> jax.Array:
@@ -56,7 +56,7 @@ class Joint(struct.PyTreeNode):
         return sum(part.kl(each) for part, each in zip(self.parts, other.parts, strict=True))
 
     def masked(self, mask: jax.Array) -> "Joint":
-        """As `Categorical.masked` of the parts of integers; bool[..., A] of all of them."""
+        """Masks the parts of integers like `Categorical.masked`; bool[..., A] of all of them."""
         counts = [sum(space.counts) for space in self._spaces if not isinstance(space, Box)]
         if not counts:
             raise UsageError(
