@@ -135,6 +135,10 @@ PUBLIC_NAMES = {
     for alias in node.names
 }
 VAGUE_WORDS = {"own", "one", "it", "its", "ours", "theirs", "their", "mine"}
+NO_FIRST_WORDS = {  # of a docstring
+    *("As", "By", "For", "From", "How", "Of", "What", "When", "Where", "Whether", "Which"),
+    *("Who", "With"),
+}
 NO_NAMES = ("utils.py", "helpers.py")
 TREES = {"PyTree", "jax.Array", "np.ndarray"}
 METRICS_OF_PPO = {"mean_kl_loss", "entropy", "vf_loss", "policy_loss", "kl_coeff", "kl_target"}
@@ -360,9 +364,21 @@ def vague_variables(path, source):
 
 
 def is_vague(name):
-    """Whether a name is one of the words, or begins or ends with one; `one_hot` may."""
+    """Returns whether a name is one of the words, or begins or ends with one; `one_hot` may."""
     words = name.strip("_").split("_")
     return words[-1] in VAGUE_WORDS or words[0] in VAGUE_WORDS - {"one"}
+
+
+def elliptic_docstrings(path, source):
+    """A docstring begins with a sentence or a noun, not with "What it is" or "Of the other"."""
+    documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+    nodes = [node for node in ast.walk(ast.parse(source)) if isinstance(node, documented)]
+    openings = [(node, (ast.get_docstring(node) or "").split()[:1]) for node in nodes]
+    return [
+        f"{path}:{getattr(node, 'lineno', 1)}: a docstring begins with {opening[0]}"
+        for node, opening in openings
+        if opening and opening[0].strip(",.:") in NO_FIRST_WORDS
+    ]
 
 
 def full_names(tree):
@@ -539,6 +555,7 @@ GUARDS = (
     too_wide,
     too_many_parameters,
     vague_variables,
+    elliptic_docstrings,
     arrays_on_import,
     vague_names,
     jax_where_there_is_none,
@@ -800,6 +817,14 @@ BROKEN = {
             "self.half_of_it = 1",
         ],
     },
+    elliptic_docstrings: {
+        "jaxrl/core/env.py": [
+            '"""What an environment is."""',
+            'def f():\n    """Whether it ended."""',
+            'class A:\n    def f(self):\n        """Of a step.\n\n        More.\n        """',
+        ],
+        "envs/arena.py": ['async def f():\n    """As `step`, but later."""'],
+    },
     absent_as_a_tuple: {
         "jaxrl/rollout/rollout.py": [
             "class A:\n    carry: PyTree = ()",
@@ -830,7 +855,11 @@ ALLOWED = {
     "jaxrl/core/registry.py": [
         "importlib.import_module(module)\nfrom .errors import UsageError\nimport os"
     ],
-    "jaxrl/core/env.py": ['"""As `arena = "jaxrl.envs.arena:MultiAgentArena"` says."""'],
+    "jaxrl/core/env.py": [
+        '"""The name that `arena = "jaxrl.envs.arena:MultiAgentArena"` says."""',
+        'def f():\n    """Returns whether it ended."""\n    # What follows may say as much.',
+        'def f():\n    """Asks how much is left, which whether it ended decides."""',
+    ],
     "jaxrl/algorithms/ppo/train.py": [
         "from jaxrl.algorithms.base import RunnerState\n"
         "from jaxrl.algorithms.ppo.config import PPOConfig"

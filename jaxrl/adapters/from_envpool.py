@@ -54,7 +54,7 @@ class NoParams(struct.PyTreeNode):
 
 
 class Ticket(struct.PyTreeNode):
-    """What stands for the state of the copies in a pool, [E]; each call passes the numbers on.
+    """A placeholder for the state of a pool's copies, [E], which each call passes on.
 
     So the program depends on the order of the calls, and keeps it.
     """
@@ -297,7 +297,7 @@ def _refusing_vmap(step: Callable[..., tuple]) -> Callable[..., tuple]:
 
 
 def _made(task: str, make: Callable[..., Any], *names: str, **args: Any) -> Any:
-    """What EnvPool makes of these; its errors in one line."""
+    """The result of a call of EnvPool; its errors in one line."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of Gymnasium, about spaces

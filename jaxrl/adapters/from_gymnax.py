@@ -180,7 +180,7 @@ class UsersEnvironment(GymnaxEnvironment):
 
     @cached_property
     def _has_limit(self) -> dict[str, bool]:
-        """Whether the parameters, or the object, hold a limit without which a step still works."""
+        """Flags of the parameters and the object: whether a step works without their limit."""
         params = self.env.default_params
         as_it_is, others = (self.env, params), {}
         others["params"] = self.env, without_limit(params)

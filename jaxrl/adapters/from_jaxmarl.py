@@ -151,7 +151,7 @@ def _draw_rooms(adapter: "JaxMARL", state: PyTree) -> jax.Array:
 
 
 class Family(NamedTuple):
-    """What JaxMARL's environments have no common interface for."""
+    """Properties for which JaxMARL's environments have no common interface."""
 
     extra_steps: int | None  # that an episode lasts beyond `max_steps`; None: it has no such limit
     by_rules: bool  # whether anything but the clock ends an episode

@@ -77,7 +77,7 @@ def _wrapped(game: Any, name: str, args: Mapping[str, Any], time_limit: str = TR
 
 
 class _Pgx(Wrapped):
-    """What both kinds share. The state is Pgx's; of its games none has a time limit, users' may."""
+    """A game of Pgx, for both kinds. The state is Pgx's; only users' games have a time limit."""
 
     def __init__(self, game: Any, name: str, args: Mapping[str, Any], time_limit: str = TRUNCATES):
         super().__init__(name, args, time_limit=time_limit)

@@ -75,7 +75,7 @@ class GymnaxEnv:
 
     @property
     def num_actions(self) -> int:
-        """Of a Discrete space; otherwise the size of an action, as gymnax has it."""
+        """The number of actions if Discrete, otherwise the size of an action, as in gymnax."""
         space = self._env.action_space(self._params)
         return space.n if isinstance(space, Discrete) else int(np.prod(space.shape))
 

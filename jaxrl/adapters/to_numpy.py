@@ -129,7 +129,7 @@ def render(env: Any, state: PyTree, params: PyTree) -> jax.Array:
 
 @functools.partial(jax.jit, static_argnums=0)
 def global_state(env: MultiAgentEnvironment, state: PyTree, params: PyTree) -> PyTree:
-    """What the environment shows a centralised critic."""
+    """The environment's global state, for a centralised critic."""
     return env.global_state(state, params)
 
 
@@ -386,7 +386,7 @@ def plain(values: PyTree) -> PyTree:
 
 
 def plain_info(info: dict[str, Any]) -> dict[str, Any]:
-    """What a step tells of itself: all but what its other results say; scalars as numbers."""
+    """The info of a step without the parts that its other results contain; scalars as numbers."""
     info = {name: value for name, value in info.items() if name != "active"}
     return jax.tree.map(lambda leaf: leaf[()] if np.ndim(leaf) == 0 else leaf, info)
 

@@ -249,7 +249,7 @@ class RllibVectorEnv:
         return jax.tree.map(lambda *leaves: np.stack(leaves, 1), *joint.values())
 
     def _rows(self, values: PyTree, where: np.ndarray) -> list[ByAgent]:
-        """For each copy the values of the agents of `where`, bool[E, M]."""
+        """The values of the agents of `where`, bool[E, M], for each copy."""
         values = by_agent(self._episodes.env, values, axis=1)
         columns = [_rows_of(values[agent], _plain) for agent in self.possible_agents]
         return self._dicts(columns, where)
@@ -257,7 +257,7 @@ class RllibVectorEnv:
     def _numbers(
         self, values: np.ndarray, where: np.ndarray, everybody: np.ndarray | None = None
     ) -> list[ByAgent]:
-        """For each copy the numbers [E, M] of the agents of `where`, and "__all__"."""
+        """The numbers [E, M] of the agents of `where`, and "__all__", for each copy."""
         rows = self._dicts(values.T.tolist(), where)
         if everybody is not None:
             for row, value in zip(rows, everybody.tolist(), strict=True):
@@ -301,7 +301,7 @@ def _stacked(space: Space, actions: Sequence[PyTree]) -> PyTree:
 
 
 def _rows_of(values: PyTree, split: Callable[[np.ndarray], list]) -> list[PyTree]:
-    """For each copy its part of arrays [E, ...], which `split` takes apart."""
+    """The part of each copy of arrays [E, ...], which `split` takes apart."""
     leaves, structure = jax.tree.flatten(values)
     return [structure.unflatten(row) for row in zip(*map(split, leaves), strict=True)]
 

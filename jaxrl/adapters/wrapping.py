@@ -55,7 +55,7 @@ class TimeLimit(struct.PyTreeNode):
 
 
 class Maker(NamedTuple):
-    """How a library makes the environment of a name.
+    """A library's function that makes the environment of a name, with its arguments.
 
     Attributes:
         make: takes the arguments by keyword. `time_limit`, one of our two words, is added to them
@@ -151,7 +151,7 @@ def _checked(name: str, maker: Maker) -> Callable[..., Any]:
 
 
 def _wanted_instead(argument: str, value: Any, default: Any) -> str | None:
-    """What an argument with this default must be instead of the value; None: it may be that."""
+    """The values that an argument with this default may have; None if `value` is one of them."""
     if isinstance(default, bool):
         return None if isinstance(value, bool) else "True or False"
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
@@ -203,12 +203,12 @@ def name_of(name: str | None, env: Any) -> str:
 
 
 def made_by(make: Any) -> dict[str, Hashable]:
-    """What stands for the arguments of a user's environment; see `Wrapped`."""
+    """The entry that stands for the arguments of a user's environment; see `Wrapped`."""
     return {"made_by": identity_of(make)}
 
 
 def identity_of(make: Any) -> Hashable:
-    """By which a user's environment is equal to another one: an object, or how it is made."""
+    """The identity by which users' environments are compared: an object, or how it is made."""
     if isinstance(make, functools.partial):
         make = (make.func, freeze(make.args), freeze(dict(sorted(make.keywords.items()))))
     try:
@@ -280,7 +280,7 @@ def without_limit(holder: Any) -> Any:
 
 
 def steps_alike(first_step: Callable[..., PyTree], *holders: Any) -> bool:
-    """Whether `first_step(holder, key)` has one form for both: a time limit may size arrays."""
+    """Returns whether `first_step(holder, key)` has one form for both: a limit may size arrays."""
     key = jax.random.key(0)
     try:
         forms = [

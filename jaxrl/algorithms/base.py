@@ -36,7 +36,7 @@ class RunnerState(struct.PyTreeNode):
 
 
 class Metrics(struct.PyTreeNode):
-    """What one update reports; all of it on the device."""
+    """The metrics of one update; all of it on the device."""
 
     episodes: EpisodeMetrics
     agent_steps: jax.Array  # i32[M_all]  steps in which each agent acted
@@ -90,7 +90,7 @@ def batch_line(config: Any) -> Line:
 
 
 def policy_lines(algorithm: "Algorithm", of_trained: str = "") -> list[Line]:
-    """Who plays whom with how many parameters; `of_trained` ends the lines of those that learn."""
+    """Lines on who plays whom with how many parameters; `of_trained` ends those of learners."""
     lines = []
     for group, policy_spec in zip(algorithm.grouping.groups, algorithm.policy_specs, strict=True):
         size = f"{num_parameters(policy_spec.model):,} parameters"
@@ -139,17 +139,17 @@ class Algorithm:
 
     @property
     def policy_specs(self) -> tuple[PolicySpec, ...]:
-        """By group."""
+        """The specifications of the policies, by group."""
         return self.rollout_spec.policy_specs
 
     @property
     def plays(self) -> bool:
-        """Whether training steps environments; else it learns from recorded steps."""
+        """True if training steps environments; otherwise it learns from recorded steps."""
         return self.data is no_data
 
     @property
     def plays_outside(self) -> bool:
-        """Whether training steps environments whose episodes no compiled program holds."""
+        """True if training steps environments whose episodes no compiled program holds."""
         return self.plays and has_outside_state(self.rollout_spec.env)
 
     def update(
@@ -189,14 +189,14 @@ class Algorithm:
         )
 
     def policy_weights(self, runner: RunnerState, policy: PolicyId) -> PolicyWeights:
-        """What one policy acts by, without the stack."""
+        """The weights by which one policy acts, without the stack."""
         group, index = self.grouping.locate(policy)
         return jax.tree.map(lambda leaf: leaf[index], runner.learners[group].weights)
 
     def acting_weights(
         self, runner: RunnerState, opponent: str | None = None
     ) -> tuple[PyTree, ...]:
-        """Of those who act outside of training, by group.
+        """The weights of those who act outside of training, by group.
 
         Args:
             opponent: who plays for the policy of the pool: a member's name, or "pool" for all of

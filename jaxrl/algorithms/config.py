@@ -332,7 +332,7 @@ class AlgorithmConfig(NetworkSettings, ActingSettings, TaskSettings, RolloutSett
         return make_algorithm(self, axis_name=axis_name)
 
     def describe(self) -> str:
-        """What will run, in a few lines, as the algorithm says it."""
+        """The plan of the run in a few lines, as the algorithm describes it."""
         return self.build().describe(self)
 
     def networks(self) -> str:
@@ -347,7 +347,7 @@ class AlgorithmConfig(NetworkSettings, ActingSettings, TaskSettings, RolloutSett
         num_agents: int = 1,
         critic_space: Dict | None = None,
     ) -> PolicySpec:
-        """How `policy` plays its `num_agents` agents, with no environment at hand."""
+        """The specification of `policy` for `num_agents` agents, without an environment."""
         spaces = observation_space, action_space
         return make_policy_spec(self.for_policy(policy), *spaces, num_agents, critic_space)
 
@@ -363,7 +363,7 @@ class AlgorithmConfig(NetworkSettings, ActingSettings, TaskSettings, RolloutSett
         return getattr(self.env, "name", getattr(self.env, "__name__", type(self.env).__name__))
 
     def _settings_of(self, policy: PolicyId) -> dict[str, Any]:
-        """What `per_policy` has of one policy."""
+        """The settings of one policy in `per_policy`."""
         return dict(dict(self.per_policy).get(policy, ()))
 
     def _check_per_policy(self) -> None:

@@ -115,7 +115,7 @@ def _refuse_beyond_memory(needed: int, what: str, advice: str) -> None:
 
 
 def _bytes_of(space: Space) -> int:
-    """Of one observation."""
+    """The size of one observation in bytes."""
     leaves = jax.tree.leaves(tree_of(space))
     return sum(math.prod(leaf.shape) * jax.numpy.dtype(leaf.dtype).itemsize for leaf in leaves)
 

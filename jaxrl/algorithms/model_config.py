@@ -214,7 +214,7 @@ def make_policy_spec(
     num_agents: int = 1,
     critic_space: Dict | None = None,
 ) -> PolicySpec:
-    """What one policy's own configuration makes of the spaces that it plays between.
+    """A policy's specification from its configuration and the spaces that it plays between.
 
     Args:
         num_agents: that the policy plays.
@@ -283,7 +283,7 @@ def _model(
 
 
 def _core(config: NetworkSettings) -> GRU | LSTM | Attention | None:
-    """What remembers, if anything does."""
+    """The memory of the network, if it has any."""
     initializer = config.fcnet_kernel_initializer
     if config.use_lstm or config.use_gru:
         return (LSTM if config.use_lstm else GRU)(config.lstm_cell_size, initializer)
@@ -330,12 +330,12 @@ def _layers(
 
 
 def _value_channels(config: NetworkSettings) -> str | None:
-    """Where the value network's images have their channels; those of all agents joined, last."""
+    """The channel axis of the value network's images; the last for those of all agents joined."""
     return LAST if config.critic_observation == ALL_AGENTS else config.conv_channels
 
 
 def model_name(model: Any) -> str:
-    """What a model is called."""
+    """The name of a model, for people."""
     if isinstance(model, str):
         return model
     return getattr(model, "__qualname__", type(model).__qualname__)

@@ -36,7 +36,7 @@ from jaxrl.rollout.policy_map import each_policy
 
 
 class Drawn(struct.PyTreeNode):
-    """What the policies of one group learn from in an iteration: T minibatches of B steps."""
+    """The data of one group's policies in an iteration: T minibatches of B steps."""
 
     steps: Steps  # [N, T, B, ...]
     ends: Steps | None  # [N, F, ...], as of `PolicyData`

@@ -51,7 +51,7 @@ class PolicyData(struct.PyTreeNode):
 
 
 class Recording(NamedTuple):
-    """What was read from a run's input."""
+    """The episodes that were read from a run's input."""
 
     groups: tuple[PolicyData | None, ...]  # by group; None where the policies do not learn
     num_episodes: int
@@ -87,7 +87,7 @@ def read_recording(
 
 
 def _signature(source: str) -> tuple:
-    """What changes with a folder's files; of a Minari dataset nothing does."""
+    """A value that changes with a folder's files; of a Minari dataset nothing does."""
     stats = [(file.name, file.stat()) for file in episode_files(source)]
     return tuple((name, stat.st_mtime_ns, stat.st_size) for name, stat in stats)
 
@@ -279,7 +279,7 @@ def _joined(parts: list[Steps]) -> Steps:
 
 
 def _stacked(policies: list[PolicyData]) -> PolicyData:
-    """Of several policies, [N, ...], the shorter ones filled up with zeros."""
+    """The data of several policies, [N, ...], the shorter ones filled up with zeros."""
 
     def stack(*leaves):
         longest = max(leaf.shape[0] if leaf.ndim else 0 for leaf in leaves)

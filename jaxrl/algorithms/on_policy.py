@@ -37,7 +37,7 @@ HypersByPolicy = dict[PolicyId, PyTree] | None
 
 
 class LearnerState(struct.PyTreeNode):
-    """What a policy learns with: the least that a run asks of an algorithm's own state."""
+    """The state of a policy that learns: the least that a run needs of an algorithm's own state."""
 
     params: PyTree
     opt_state: PyTree
@@ -77,7 +77,7 @@ def shared_settings(policy: PolicyId, policy_spec: PolicySpec, trained: bool) ->
 
 
 class Iteration(struct.PyTreeNode):
-    """What an iteration of a policy gets beside its trajectory."""
+    """The inputs of a policy's iteration beside its trajectory."""
 
     hypers: PyTree  # the policy's numbers, schedules among them
     env_steps: jax.Array  # f32[]  environment steps of training so far
@@ -235,7 +235,7 @@ class Loop:
         return self.env_params if env_params is None else env_params
 
     def init_learners(self, key: Key, hypers: HypersByPolicy) -> tuple[PyTree, ...]:
-        """By group, [N, ...]."""
+        """The first states of the learners by group, [N, ...]."""
         return tuple(
             jax.vmap(functools.partial(self.init_learner, learner_spec))(numbers, keys)
             for learner_spec, numbers, keys in self.by_group(hypers, key)
@@ -278,7 +278,7 @@ class Loop:
         return jnp.arange(held) + jax.lax.axis_index(self._axis_name) * held
 
     def _no_returns(self, num_envs: int) -> tuple[jax.Array | None, ...]:
-        """By group, f32[N, E, M]; None where rewards are left as they are."""
+        """The first discounted returns, f32[N, E, M] by group; None if rewards are not scaled."""
         groups = self.rollout_spec.grouping.groups
         return tuple(group.structure.no_returns(group.shape(num_envs)) for group in groups)
 
@@ -342,12 +342,12 @@ def update_keys(key: Key, update: jax.Array) -> tuple[Key, Key]:
 
 
 def rollout_keys(key: Key, update: jax.Array, env_index: jax.Array) -> Key:
-    """Of the environments `env_index`, i32[E], for their rollout of a run's update, [E]."""
+    """The keys of the environments `env_index`, i32[E], for the rollout of a run's update, [E]."""
     play_key, _ = update_keys(key, update)
     return jax.vmap(lambda i: jax.random.fold_in(play_key, i))(env_index)
 
 
 def all_finite(tree: PyTree) -> jax.Array:
-    """Whether every floating-point number is finite, bool[]."""
+    """Returns whether every floating-point number is finite, bool[]."""
     leaves = [leaf for leaf in jax.tree.leaves(tree) if jnp.issubdtype(leaf.dtype, jnp.floating)]
     return jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in leaves]))

@@ -80,7 +80,7 @@ class OpponentPool:
             )
 
     def to_dict(self) -> dict[str, Any]:
-        """What differs from the defaults, by name; plain, but for functions that have no name."""
+        """The settings that differ from the defaults; plain, except for nameless functions."""
         changed = {
             field.name: getattr(self, field.name)
             for field in dataclasses.fields(self)
@@ -90,7 +90,7 @@ class OpponentPool:
 
     @property
     def grows(self) -> bool:
-        """Whether copies are added while training goes on."""
+        """True if copies are added during training."""
         return self.every is not None or self.at_win_rate is not None
 
     @property
@@ -145,7 +145,7 @@ def for_opponent(saved: Any, opponent: str) -> tuple[Any, bool]:
 
 
 def _names_code(entry: Any) -> bool:
-    """Whether a saved opponent is a function; one without a name is saved as "module:<lambda>"."""
+    """Returns whether a saved opponent is a function; a nameless one is "module:<lambda>"."""
     return entry != RANDOM and (not _is_run(entry) or ":<" in entry or ".<locals>." in entry)
 
 
@@ -171,7 +171,7 @@ def _is_run(entry: Any) -> bool:
 
 
 def takes_mask(name: str, function: Callable) -> bool:
-    """Whether a function takes (obs, key, action_mask), and not (obs, key)."""
+    """Returns whether a function takes (obs, key, action_mask), and not (obs, key)."""
     try:
         signature = inspect.signature(function)
     except ValueError:  # a built-in without one

@@ -105,7 +105,7 @@ class PoolState(struct.PyTreeNode):
 
 
 class PoolMetrics(struct.PyTreeNode):
-    """What an iteration reports of the pool."""
+    """The metrics of the pool in an iteration."""
 
     iteration: jax.Array  # i32[K]
     num_copies: jax.Array  # i32[]
@@ -113,7 +113,7 @@ class PoolMetrics(struct.PyTreeNode):
 
 
 class Sides(NamedTuple):
-    """Who plays against whom: numbers of agents in the environment's order."""
+    """The two sides of a game: numbers of agents in the environment's order."""
 
     learners: tuple[int, ...]
     opponents: tuple[int, ...]
@@ -139,7 +139,7 @@ class Pool:
         return (*copies, *settings.runs, *settings.functions)
 
     def describe(self) -> str:
-        """Who plays, in a few words."""
+        """The members of the pool, in a few words."""
         settings, often = self.settings, []
         if settings.every is not None:
             often.append(f"every {settings.every} iterations")
@@ -176,7 +176,7 @@ class Pool:
         return (state.num_copies - 1) % self.settings.size
 
     def opponents(self, state: PoolState) -> Opponents:
-        """Who acts in training."""
+        """The opponents that act in training."""
         return Opponents(state.weights, self.chances(state), self.scripted)
 
     def present(self, state: PoolState) -> dict[str, int]:
@@ -186,7 +186,7 @@ class Pool:
         return {name: i for i, name in enumerate(self.members) if not is_empty[i]}
 
     def player(self, state: PoolState, name: str) -> PolicyWeights | Opponents:
-        """Who acts outside of training: one member, or with "pool" all of them.
+        """The opponents that act outside of training: one member, or with "pool" all of them.
 
         Raises:
             UsageError: there is no such member.
@@ -213,7 +213,7 @@ class Pool:
         return copy_label(int(state.iteration[member]))
 
     def chances(self, state: PoolState) -> jax.Array:
-        """How often each member is drawn, f32[K + S]."""
+        """The relative frequency with which each member is drawn, f32[K + S]."""
         is_there = jnp.append(state.iteration >= 0, jnp.ones(len(self.scripted), bool))
         if self.settings.draw == "uniform":
             return jnp.float32(is_there)
@@ -264,7 +264,7 @@ class Pool:
         return state, learners, metrics
 
     def _is_due(self, since_copy: Scores, num_updates: jax.Array) -> jax.Array:
-        """Whether the policy is copied now, bool[].
+        """Returns whether the policy is copied now, bool[].
 
         Args:
             since_copy: with this iteration's results, before they are shrunk: while there are no
@@ -279,7 +279,7 @@ class Pool:
         return is_due
 
     def _results(self, rollout: Rollout) -> Scores:
-        """Of the episodes that ended in a rollout, by member, [K + S]."""
+        """The scores of the episodes that ended in a rollout, by member, [K + S]."""
         returns, points = self.points(rollout.reached.returns)
 
         def against(member):

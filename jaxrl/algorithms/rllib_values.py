@@ -122,7 +122,7 @@ def _names(name: str, policies: set | frozenset) -> list[str]:
 
 
 def _is_spec(value: Any) -> bool:
-    """Whether this is RLlib's None, (class, space, space, config) or PolicySpec of a policy."""
+    """Returns whether this is RLlib's None, (class, space, space, config) or PolicySpec."""
     if isinstance(value, tuple) and len(value) == len(SPEC):
         return not all(isinstance(part, str) for part in value)
     return value is None or all(hasattr(value, name) for name in SPEC)

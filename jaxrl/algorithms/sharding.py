@@ -58,7 +58,7 @@ def check_devices(config: AlgorithmConfig, number: int) -> None:
 
 
 def _is_worth(config: AlgorithmConfig, number: int) -> bool:
-    """Whether a policy's gradient steps gain from so many cores."""
+    """Returns whether a policy's gradient steps gain from so many cores."""
     if _has_minibatches(config):
         blocks, rows = blocks_of(config), config.minibatch_size
     else:

@@ -129,7 +129,8 @@ def _offline(
     options: Mapping[str, Any],
     tried: Collection[str],
 ) -> AlgorithmConfig:
-    """With the policies' networks as PPO has them, and the algorithm's own defaults.
+    """An offline algorithm's configuration with PPO's networks for the policies and its own
+    defaults.
 
     A tuned network with memory is left out, since learning from recorded episodes takes no memory.
     """

@@ -189,7 +189,7 @@ def steps_of(episode: Episode) -> str:
 
 
 def replays_of(found: Iterable[Episode]) -> str:
-    """How many episodes their environments reproduce, and where the others differ."""
+    """The number of episodes that their environments reproduce, and where the others differ."""
     replayed = [(episode.id_, replay_episode(episode).difference) for episode in found]
     lines = [f"{id_}: {difference}" for id_, difference in replayed if difference is not None]
     equal = len(replayed) - len(lines)
@@ -238,7 +238,7 @@ def parts_of(episode: Episode) -> dict[str, SingleAgentEpisode]:
 
 
 def return_of(episode: Episode) -> float:
-    """With the rewards that belong to no action."""
+    """The return of an episode, including the rewards that belong to no action."""
     told = {"include_hanging_rewards": True} if isinstance(episode, MultiAgentEpisode) else {}
     return episode.get_return(**told)
 

@@ -142,7 +142,7 @@ def _evaluate(run: str, options: EvaluateOptions) -> None:
 
 
 def report(result: Result, run: str, options: EvaluateOptions) -> str:
-    """What an evaluation found, for people."""
+    """The results of an evaluation, for people."""
     episodes = result["env_runners"]
     chosen = "sampled" if options.explore else "likeliest"
     which = "" if is_checkpoint(run) else f" ({options.checkpoint})"

@@ -177,7 +177,7 @@ def _sweep(argv: list[str]) -> Sweep:
 
 
 def scheduler_of(options: dict[str, Any]) -> PopulationBasedTraining | None:
-    """What --pbt and the flags that go with it ask for; takes them out of `options`."""
+    """The scheduler for --pbt and its flags, which are taken out of `options`."""
     asked = {name: options.pop(name) for name in PBT_FLAGS if name in options}
     wanted = options.pop("pbt", False)
     flag("pbt", wanted)
@@ -187,7 +187,7 @@ def scheduler_of(options: dict[str, Any]) -> PopulationBasedTraining | None:
 
 
 def tried_of(options: dict[str, Any]) -> dict[str, Any]:
-    """What --grid and --random ask for together; takes them out of `options`."""
+    """The values to try from --grid and --random together, which are taken out of `options`."""
     grid, draws = options.pop("grid", {}), options.pop("random", {})
     return disjoint(grid, draws, "--grid and in --random")
 

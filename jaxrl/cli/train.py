@@ -147,7 +147,7 @@ NAMING = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TrainOptions(RunFlags):
-    """What a command line asks for. `run_dir` "same" is that of the run to resume."""
+    """The options of a command line. `run_dir` "same" is that of the run to resume."""
 
     config: AlgorithmConfig
     source: str  # where the configuration's values come from, for people
@@ -168,7 +168,7 @@ def train_ppo(argv: Sequence[str] | None = None) -> None:
 
 
 def train_bc(argv: Sequence[str] | None = None) -> None:
-    """As `train_ppo`, but for the algorithm: behaviour cloning of recorded episodes."""
+    """Trains by behaviour cloning of recorded episodes; otherwise the same as `train_ppo`."""
     _train(sys.argv[1:] if argv is None else argv, "bc")
 
 
@@ -247,7 +247,7 @@ def begin(order: TrainOptions) -> Trainer:
 
 
 def parse(argv: Sequence[str], algorithm: str = "ppo") -> TrainOptions:
-    """What a command line asks for.
+    """The options of a command line.
 
     Args:
         algorithm: where no flag names one.
@@ -363,7 +363,7 @@ def _take_spaces(
 
 
 def first_scene(port: int | None) -> tuple[Any, dict[str, str]]:
-    """Where scenes of Godot RL Agents connect to, and the spaces of the first one; waits for it."""
+    """The port for scenes of Godot RL Agents, and the first one's spaces; waits for that scene."""
     _require_serving()
     from jaxrl.serving.godot import Scenes
 
@@ -419,7 +419,7 @@ def _saved(
 
 
 def _facts(path: str) -> dict[str, Any]:
-    """What is known of a saved run, its state left unread."""
+    """The facts of a saved run, without reading its state."""
     try:
         return checkpoint.open_found(path, reader=checkpoint.read_facts)
     except UsageError:  # no checkpoint yet, or a damaged one: what else there is, `read_run` says

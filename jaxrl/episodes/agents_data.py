@@ -21,7 +21,7 @@ AgentIDs = AgentID | list[AgentID] | tuple[AgentID, ...] | set[AgentID] | None
 
 @dataclass
 class Timeline:
-    """Where an agent's data are among the environment's steps."""
+    """The places of an agent's data among the environment's steps."""
 
     times: list[int] = field(default_factory=list)  # the environment step of each observation
     pending: Pending | None = None  # its action since the last observation
@@ -52,22 +52,22 @@ class AgentsData(Episode):
 
     @property
     def agent_t_started(self) -> dict[AgentID, int]:
-        """How many steps each agent had taken before this chunk."""
+        """The number of steps that each agent had taken before this chunk."""
         return {agent: episode.t_started for agent, episode in self.agent_episodes.items()}
 
     @property
     def is_reset(self) -> bool:
-        """Whether an agent has an observation."""
+        """True if an agent has an observation."""
         return bool(self.agent_episodes)
 
     @property
     def begins_with_reset(self) -> bool:
-        """Whether step 0 is the first of the whole episode."""
+        """True if step 0 is the first of the whole episode."""
         return self.env_t_started == 0 and not self._lookback
 
     @property
     def is_numpy(self) -> bool:
-        """Whether the agents' data are arrays, since `to_numpy`."""
+        """True if the agents' data are arrays, since `to_numpy`."""
         episodes = self.agent_episodes.values()
         return bool(episodes) and all(episode.is_numpy for episode in episodes)
 
@@ -93,12 +93,12 @@ class AgentsData(Episode):
         return sum(rewards)
 
     def get_terminateds(self) -> dict[AgentID, bool]:
-        """Whether each agent has terminated, and "__all__"."""
+        """Flags that say whether each agent has terminated, and "__all__"."""
         flags = {agent: episode.is_terminated for agent, episode in self.agent_episodes.items()}
         return flags | {EVERYONE: self.is_terminated}
 
     def get_truncateds(self) -> dict[AgentID, bool]:
-        """Whether each agent was truncated, and "__all__"."""
+        """Flags that say whether each agent was truncated, and "__all__"."""
         flags = {agent: episode.is_truncated for agent, episode in self.agent_episodes.items()}
         return flags | {EVERYONE: self.is_truncated}
 
@@ -204,7 +204,7 @@ class AgentsData(Episode):
         fill: Any = None,
         return_list: bool = False,
     ) -> dict | list[dict]:
-        """What the models put out under a name, or under each if it is None, by agent."""
+        """The models' outputs under a name, or under each name if it is None, by agent."""
         names = self._output_names(agent_ids)
         if key is not None and key not in names:
             raise unknown("extra model output", key, names)
@@ -308,7 +308,7 @@ class AgentsData(Episode):
         options: dict[str, Any],
         is_open: bool,
     ) -> Positions:
-        """Where indices of environment steps are, counted from the lookback's begin.
+        """The positions of environment steps, counted from the beginning of the lookback.
 
         Args:
             is_open: whether they may be outside of the episode, where `fill` is not given either.

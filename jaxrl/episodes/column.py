@@ -132,7 +132,7 @@ class Column:
 
     @property
     def finalized(self) -> bool:
-        """Whether the data are arrays."""
+        """True if the data are arrays."""
         return not isinstance(self.data, list)
 
     def len_incl_lookback(self) -> int:
@@ -367,7 +367,7 @@ class Infos(Column):
 
 
 def _has_any(positions: Positions) -> bool:
-    """Whether a position is inside of the column."""
+    """Returns whether a position is inside of the column."""
     if isinstance(positions, int | None):
         return positions is not None
     return any(position is not None for position in positions)

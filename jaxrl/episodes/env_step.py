@@ -1,4 +1,4 @@
-"""What an environment step means for each of several agents: who joins, steps, waits or ends."""
+"""The meaning of an environment step for each of many agents: who joins, steps, waits or ends."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -48,7 +48,7 @@ class Pending(NamedTuple):
 
 
 class AgentStep(NamedTuple):
-    """What an environment step means for an agent.
+    """The meaning of an environment step for an agent.
 
     kind: "absent": it has had no observation so far. "joins": this is its first. "steps": an
     action of its has its next observation. "waits": no observation. "ends": it has none, and
@@ -67,7 +67,7 @@ class AgentStep(NamedTuple):
 def agent_step(
     agent: Any, step: EnvStep, episode: SingleAgentEpisode | None, pending: Pending | None
 ) -> AgentStep:
-    """What an environment step means for an agent; raises EpisodeError where it makes no sense.
+    """The meaning of an environment step for an agent; raises EpisodeError where it makes no sense.
 
     Args:
         episode: the agent's so far, None before its first observation.

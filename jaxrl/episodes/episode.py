@@ -48,7 +48,7 @@ class Episode:
 
     @property
     def is_done(self) -> bool:
-        """Whether the episode has ended; a done one takes no more steps."""
+        """True if the episode has ended; it then takes no more steps."""
         return self.is_terminated or self.is_truncated
 
     def env_steps(self) -> int:
@@ -72,7 +72,7 @@ class Episode:
         self._temporary[key].append(owned(data))
 
     def get_temporary_timestep_data(self, key: str) -> list:
-        """What `add_temporary_timestep_data` has gathered under a key."""
+        """The data that `add_temporary_timestep_data` has gathered under a key."""
         if key not in self._temporary:
             raise unknown("temporary data", key, self._temporary)
         return owned(self._temporary[key])

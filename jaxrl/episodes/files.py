@@ -1,4 +1,4 @@
-"""Where episodes are stored: the files of a folder, and whether a folder can be written to."""
+"""The files of a folder of episodes, and whether a folder can be written to."""
 
 import contextlib
 import os

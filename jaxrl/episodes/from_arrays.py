@@ -28,7 +28,7 @@ class AgentArrays(NamedTuple):
 
 
 class AgentFacts(NamedTuple):
-    """What is the same in all episodes of an agent."""
+    """Facts that are the same in all episodes of an agent."""
 
     module_id: str
     observation_space: Space = None
@@ -99,7 +99,7 @@ def multi_agent_episode(
 
 
 def rewards_of_actions(rewards: np.ndarray, acted: np.ndarray) -> np.ndarray:
-    """What an agent was paid from each of its actions until before the next, in the same type.
+    """An agent's reward from each of its actions until before the next, in the same type.
 
     Args:
         rewards: of all steps, [T].

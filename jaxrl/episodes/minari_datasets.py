@@ -269,7 +269,7 @@ def _episode(dataset: Any, dataset_id: str, data: Any) -> SingleAgentEpisode:
 
 
 def _has_rows(values: Nested, count: int) -> bool:
-    """Whether these are arrays with a row for each observation."""
+    """Returns whether these are arrays with a row for each observation."""
     return all(isinstance(leaf, np.ndarray) and len(leaf) == count for leaf in leaves(values))
 
 

@@ -127,7 +127,7 @@ class EpisodeWriter:
 
     @property
     def position(self) -> dict[str, Any]:
-        """Which files it has written so far, for `resume`."""
+        """The name and the number of the files that it has written so far, for `resume`."""
         return {"prefix": self._prefix, "number": self._number}
 
     def resume(self, prefix: str, number: int) -> None:
@@ -438,7 +438,7 @@ class _Stored(NamedTuple):
 
 
 def _agents_state(columns: Mapping[str, _Stored], layout: Layout, rows: slice) -> dict[str, Any]:
-    """Of an agent's steps, for `SingleAgentEpisode.from_state`."""
+    """The state of an agent's steps, for `SingleAgentEpisode.from_state`."""
     parts = {name: _put_together(tree, columns, rows) for name, tree in layout["trees"].items()}
     last = map_nested(lambda leaf: leaf[-1:], parts["new_obs"])
     joined = lambda leaf, last: np.concatenate([leaf, last])

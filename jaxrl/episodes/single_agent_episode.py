@@ -120,17 +120,17 @@ class SingleAgentEpisode(Episode):
 
     @property
     def is_reset(self) -> bool:
-        """Whether the episode has its first observation."""
+        """True if the episode has its first observation."""
         return self.observations.len_incl_lookback() > 0
 
     @property
     def begins_with_reset(self) -> bool:
-        """Whether step 0 is the first of the whole episode."""
+        """True if step 0 is the first of the whole episode."""
         return self.t_started == 0 and not self.rewards.lookback
 
     @property
     def is_numpy(self) -> bool:
-        """Whether the data are arrays, since `to_numpy`."""
+        """True if the data are arrays, since `to_numpy`."""
         return self.rewards.finalized
 
     def __len__(self) -> int:
@@ -284,7 +284,7 @@ class SingleAgentEpisode(Episode):
         neg_index_as_lookback: bool = False,
         fill: Any = None,
     ) -> Nested:
-        """What the model put out under a name, such as "action_logp"."""
+        """The model's outputs under a name, such as "action_logp"."""
         return self._output(key).get(
             indices, neg_index_as_lookback=neg_index_as_lookback, fill=fill
         )
@@ -487,7 +487,7 @@ class SingleAgentEpisode(Episode):
 
 
 def _equal(first: Nested, second: Nested) -> bool:
-    """Whether two observations are equal; NaN equals NaN."""
+    """Returns whether two observations are equal; NaN equals NaN."""
     try:
         return all(leaves(map_nested(_equal_leaves, first, second)))
     except EpisodeError:

@@ -143,7 +143,7 @@ def as_reward(reward: Any) -> float:
 
 
 def as_flag(name: str, value: Any) -> bool:
-    """Whether something has ended."""
+    """The value of a flag, which says whether something has ended."""
     found = flag_in(value)
     if found is None:
         raise EpisodeError(f"{name}={brief(value)} must be True or False")
@@ -180,7 +180,7 @@ def map_space(function: Callable, space: Space, *trees: Nested) -> Nested:
 
 
 def counts_of(space: Space) -> np.ndarray | None:
-    """How many values each integer of a Discrete or MultiDiscrete space has; None for others."""
+    """The number of values of each integer of a Discrete or MultiDiscrete space, or None."""
     if hasattr(space, "nvec"):
         return np.asarray(space.nvec)
     return np.asarray(space.n) if hasattr(space, "n") and tuple(space.shape) == () else None

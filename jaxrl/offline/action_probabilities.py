@@ -53,7 +53,7 @@ class JudgedActions(NamedTuple):
 
 
 class _Read(NamedTuple):
-    """What one call of the policy gives, [R, ...]."""
+    """The results of one call of the policy, [R, ...]."""
 
     log_prob: jax.Array  # f32[R]
     expected: jax.Array  # f32[R, G]
@@ -156,7 +156,7 @@ def _as_sampled(spec: PolicySpec, action: PyTree) -> np.ndarray:
 
 
 def _has_numbers(space: Space) -> bool:
-    """Whether parts of an action are numbers of a Box, which are sampled with a density."""
+    """Returns whether parts of an action are numbers of a Box, which are sampled with a density."""
     return any(not mask_length(part) for part in jax.tree.leaves(tree_of(space)))
 
 

@@ -18,7 +18,7 @@ NORMAL = NormalDist()
 
 
 class Sums(NamedTuple):
-    """What an estimator sums over episodes."""
+    """The sums over episodes from which an estimator makes its estimate."""
 
     numerators: np.ndarray  # f64[n, K]
     denominators: np.ndarray  # f64[n, K]

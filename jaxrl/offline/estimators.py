@@ -46,7 +46,7 @@ MIN_LOG_WEIGHT = -700.0  # relative to the largest; e^-745 would be 0
 
 
 class WeightedSteps(NamedTuple):
-    """What estimators read: n episodes of up to T steps, discounted, 0 beyond an episode's end."""
+    """The estimators' data: n episodes of up to T steps, discounted, 0 beyond an episode's end."""
 
     log_weights: np.ndarray  # f64[n, T]  log W[t]; beyond the end the last one
     lengths: np.ndarray  # i64[n]
@@ -160,7 +160,7 @@ def effective_sample_size(method: str, steps: WeightedSteps) -> float:
 
 @dataclass(frozen=True)
 class ReturnEstimate:
-    """What one method says of the return, with a confidence interval from `low` to `high`."""
+    """The estimate of the return by one method, with a confidence interval from `low` to `high`."""
 
     method: str
     estimate: float
@@ -293,7 +293,7 @@ def _methods(method: Any) -> list[str]:
 
 
 def _warnings(steps: WeightedSteps, methods: list[str]) -> tuple[str, ...]:
-    """Of the weights at the episodes' ends, which have the longest tails."""
+    """Warnings about the weights at the episodes' ends, which have the longest tails."""
     if methods == ["direct_method"]:
         return ()
     found, number = [], len(steps.lengths)

@@ -107,14 +107,14 @@ class _Basis(NamedTuple):
         return cls(mean, scale, weights, generator.normal(size=units))
 
     def psi(self, states: np.ndarray) -> np.ndarray:
-        """Of the states, f64[R, P]: 1, the time, the observations if they are few, the layer."""
+        """Features of the states, f64[R, P]: 1, the time, the observations if few, the layer."""
         scaled = (states - self.mean) * self.scale
         few = len(self.mean) if len(self.mean) <= MAX_LINEAR else 1
         hidden = np.tanh(scaled @ self.weights + self.biases)
         return np.concatenate([np.ones((len(states), 1)), scaled[:, :few], hidden], axis=1)
 
     def phi(self, psi: np.ndarray, advantage: np.ndarray) -> np.ndarray:
-        """Of states and actions, f64[R, P + G P']; the actions have about as many as the layer."""
+        """Features of states and actions, f64[R, P + G P']: `psi`, and products with advantages."""
         entries = advantage.shape[1]
         used = psi[:, : max(1, len(self.biases) // max(entries, 1))]
         products = advantage[:, :, None] * used[:, None, :]

@@ -191,7 +191,7 @@ def _before_last(observations: Nested) -> Nested:
 
 
 def _output(steps: list[_AgentSteps], name: str) -> np.ndarray | None:
-    """What the recording policy put out under a name, [R, ...]; None if an episode lacks it."""
+    """The recording policy's outputs under a name, [R, ...]; None if an episode lacks it."""
     if not all(name in each.data.extra_model_outputs for each in steps):
         return None
     return _joined([each.data.extra_model_outputs[name].arrays() for each in steps])

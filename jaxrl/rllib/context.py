@@ -16,7 +16,7 @@ ENV_KEYS = ("env", "env_config", "horizon", "max_episode_steps")
 
 
 class Context(NamedTuple):
-    """What rules know besides the values that they read."""
+    """The context of rules, besides the values that they read."""
 
     env: MultiAgentEnvironment
     env_params: PyTree

@@ -60,7 +60,7 @@ def flat(config: Any) -> dict[str, Any]:
 
 
 def is_new_stack(config: Any) -> bool:
-    """Whether RLlib would train this with its new API stack (RLModule, Learner)."""
+    """Returns whether RLlib would train this with its new API stack (RLModule, Learner)."""
     values = _plain(config)
     if _is_experiments(values):
         values = _only(values)
@@ -81,12 +81,12 @@ def model_of(model: Any) -> Mapping[str, Any] | None:
 
 
 def is_code(value: Any) -> bool:
-    """Whether this is what a file has in place of a function, a class or another object."""
+    """Returns whether this is a file's text in place of a function, a class or another object."""
     return isinstance(value, str) and value.startswith("<") and value.endswith(">")
 
 
 def is_search(value: Any) -> bool:
-    """Whether this stands for several values, as Tune's `grid_search` and `choice` do."""
+    """Returns whether this stands for several values, as Tune's `grid_search` and `choice` do."""
     is_grid = isinstance(value, Mapping) and set(value) == {"grid_search"}
     return is_grid or type(value).__module__.startswith("ray.tune.search")
 
@@ -113,7 +113,7 @@ def with_names(values: Any) -> Any:
 
 
 def _is_experiments(values: Mapping[str, Any]) -> bool:
-    """Whether these are Tune's experiments by name, as in RLlib's tuned examples."""
+    """Returns whether these are Tune's experiments by name, as in RLlib's tuned examples."""
     return bool(values) and all(
         isinstance(value, Mapping) and {"run", "config"} & set(value) for value in values.values()
     )
@@ -128,14 +128,14 @@ def _only(experiments: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _is_plain_module(spec: Any) -> bool:
-    """Whether this specifies RLlib's own module for all policies, so that its model is all."""
+    """Returns whether this specifies RLlib's own module for all policies, so its model is all."""
     if not hasattr(spec, "model_config") or getattr(spec, "rl_module_specs", None):
         return False
     return is_of_ppo(getattr(spec, "module_class", None))
 
 
 def is_of_ppo(cls: Any) -> bool:
-    """Whether a class of policies or modules is RLlib's own for PPO; None means that."""
+    """Returns whether a class of policies or modules is RLlib's own for PPO; None means that."""
     name = getattr(cls, "__name__", str(cls).rpartition(".")[2])
     return cls is None or name.startswith(("PPO", "DefaultPPO"))
 

@@ -25,7 +25,7 @@ NO_FUNCTION = (
 
 
 class Specs(NamedTuple):
-    """What a configuration says of its policies."""
+    """The specifications of policies in a configuration."""
 
     names: list[PolicyId]  # none: RLlib's default policy
     settings: dict[PolicyId, dict[str, Any]]  # RLlib's, of each policy alone

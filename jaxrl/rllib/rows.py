@@ -48,7 +48,7 @@ def shown(settings: Mapping[str, Any]) -> str:
 
 
 def asks_nothing(value: Any, nothing: tuple = UNSET) -> bool:
-    """Whether a value is one of those that ask for nothing."""
+    """Returns whether a value is one of those that ask for nothing."""
     return not is_array(value) and any(value == part for part in nothing)
 
 

@@ -32,7 +32,7 @@ OF_TUNE = (
 
 
 def evaluation(values: Mapping[str, Any], context: Context) -> Iterator[Row]:
-    """When and how long; RLlib samples its actions in evaluation too where nothing is said."""
+    """The interval and length of evaluations; RLlib's default samples actions in them too."""
     interval = values.get("evaluation_interval")
     inner = {key: values[key] for key in values if key.startswith("evaluation_config/")}
     read = given_of(values, *EVALUATION)

@@ -38,7 +38,7 @@ SIZES = (*NUM_RUNNERS, *ENVS_EACH, *FRAGMENT, "train_batch_size", *BATCH_EACH)
 
 
 def sizes(values: Values, context: Context) -> Iterator[Row]:
-    """As many environments as RLlib's workers step, and rollouts that fill the same batch.
+    """The number of environments that RLlib's workers step, and rollouts that fill the same batch.
 
     RLlib samples fragments until it has the batch, so a fragment that does not divide it gives a
     larger one.
@@ -210,7 +210,7 @@ def previous(values: Values, context: Context) -> Iterator[Row]:
 
 
 def counting(values: Values, context: Context) -> Iterator[Row]:
-    """How a batch's steps are counted, which only several agents tell apart."""
+    """The unit in which a batch's steps are counted, which matters only with several agents."""
     if values["count_steps_by"] == "env_steps" or not context.is_multi_agent:
         yield harmless(values, "")
     else:

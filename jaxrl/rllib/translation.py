@@ -104,7 +104,7 @@ def known_keys() -> set[str]:
 
 
 def is_part(path: str, *keys: str) -> bool:
-    """Whether a path is one of `keys`, or below one."""
+    """Returns whether a path is one of `keys`, or below one."""
     return any(path == key or path.startswith(f"{key}/") for key in keys)
 
 
@@ -246,7 +246,7 @@ def _refuse(rows: list[Row], ignore: Iterable[str], values: Mapping[str, Any]) -
 
 
 def is_named(path: str, name: str) -> bool:
-    """Whether a name means this key: its whole path, or its end."""
+    """Returns whether a name means this key: its whole path, or its end."""
     return path == name or path.endswith(f"/{name}")
 
 

@@ -128,7 +128,7 @@ def _for_each(leaf: jax.Array, num_policies: int, num_agents: int) -> jax.Array:
 def _seen_of_all(
     spec: Any, obs: tuple[PyTree, ...], present: jax.Array | None, env_params: PyTree
 ) -> dict[str, PyTree]:
-    """What all agents observe, [E, ...]."""
+    """The observations of all agents, [E, ...]."""
     grouping, policy_specs = spec.grouping, spec.policy_specs
     seen = [each.observed(group) for each, group in zip(policy_specs, obs, strict=True)]
     seen = grouping.scatter(tuple(seen))
@@ -152,7 +152,7 @@ def _observation_spaces(env: MultiAgentEnvironment, params: PyTree) -> dict[Agen
 
 
 def _space_of_all(spaces: dict[AgentId, Space]) -> Space:
-    """Of images alike in size their channels together; else numbers in a row; integers in a row.
+    """The space of all agents' observations: images of one size stacked by channel, else in a row.
 
     Joined images have their channels last.
     """

@@ -39,7 +39,7 @@ RESETS_AT_ONCE = 8
 
 
 class RolloutSpec(NamedTuple):
-    """Who plays where: everything static that a rollout needs."""
+    """The players of a rollout: everything static that it needs."""
 
     env: MultiAgentEnvironment
     grouping: Grouping
@@ -52,27 +52,27 @@ class RolloutSpec(NamedTuple):
 
     @property
     def masked(self) -> bool:
-        """Whether the environment says which actions are possible."""
+        """True if the environment says which actions are possible."""
         return hasattr(self.env, "action_mask")
 
     @property
     def explores(self) -> bool:
-        """Whether a policy acts otherwise than by sampling from itself while it trains."""
+        """True if a policy acts otherwise than by sampling from itself while it trains."""
         return any(policy_spec.exploration is not None for policy_spec in self.policy_specs)
 
     @property
     def waits(self) -> bool:
-        """Whether agents may wait for their turn."""
+        """True if agents may wait for their turn."""
         return agents_may_wait(self.env)
 
     @property
     def has_critics(self) -> bool:
-        """Whether a policy has a centralised critic."""
+        """True if a policy has a centralised critic."""
         return any(policy_spec.critic is not None for policy_spec in self.policy_specs)
 
     @property
     def tells_present(self) -> bool:
-        """Whether a critic is told which agents have not left."""
+        """True if a critic reads which agents have not left."""
         critics = [policy_spec.critic for policy_spec in self.policy_specs]
         return any(critic is not None and PRESENT in critic.space.spaces for critic in critics)
 
@@ -269,7 +269,7 @@ def choose_actions(
     env_params: PyTree,
     env_steps: jax.Array | None = None,
 ) -> list[PolicyOutput]:
-    """What every policy does next, by group.
+    """The next output of every policy, by group.
 
     Args:
         noise: by group, what actions are sampled by; None: each is its distribution's mode.
@@ -359,7 +359,7 @@ def follow(
     after: tuple[tuple[PyTree, ...], PyTree],
     env_params: PyTree,
 ) -> tuple[EnvBatch, EpisodeStats, dict[str, jax.Array]]:
-    """As `advance_envs`, where ended episodes are reset already.
+    """Advances the environments like `advance_envs`, where ended episodes are reset already.
 
     Args:
         after: (obs by group, state) to continue from.
@@ -384,7 +384,7 @@ def follow(
 def advance_policies(
     spec: RolloutSpec, envs: EnvBatch, outputs: list[PolicyOutput], raw: RawStep
 ) -> EnvBatch:
-    """With what policies go on from after a step and its resets: their states, who is present."""
+    """Advances the policies after a step and its resets: their states, and who is present."""
     policy_states = []
     kept = next_policy_states(spec, envs.policy_states, outputs, raw)
     for g, policy_spec in enumerate(spec.policy_specs):

@@ -105,7 +105,7 @@ class Episode:
 
 
 class EpisodeCallbacks:
-    """What a user may have computed along with each episode, inside the compiled program.
+    """The base class of a user's computation along each episode, inside the compiled program.
 
     All hooks are pure functions of arrays, for one environment; whatever they return follows from
     their arguments. `data` is the callback's own pytree of arrays, whose shapes and types
@@ -179,7 +179,7 @@ def traced(entries: Iterable[Any]) -> tuple[Any, ...]:
 
 
 def has_hook(callback: Any, hook: str, idle: type = EpisodeCallbacks) -> bool:
-    """Whether it is there, and not just the one of the class `idle` that does nothing."""
+    """Returns whether a hook is defined, other than the idle one of the class `idle`."""
     function = getattr(callback, hook, None)
     is_idle = getattr(function, "__func__", function) is getattr(idle, hook, None)
     if function is None or is_idle or hook != EPISODE_HOOK:
@@ -188,7 +188,7 @@ def has_hook(callback: Any, hook: str, idle: type = EpisodeCallbacks) -> bool:
 
 
 def takes_an_object(on_episode_end: Any) -> bool:
-    """Whether it is the host's, called with keywords: (*, episode, ...)."""
+    """Returns whether it is the host's, called with keywords: (*, episode, ...)."""
     try:
         parameters = inspect.signature(on_episode_end).parameters
     except (TypeError, ValueError):  # none at all, or a built-in without a signature
@@ -303,7 +303,7 @@ def _checked(callback: Any) -> Any:
 
 
 def _call(callback: Any, hook: str, *arguments: Any) -> Any:
-    """What a traced hook returns; where it fails, one line that names it."""
+    """The result of a traced hook; where it fails, one line that names it."""
     try:
         return getattr(callback, hook)(*arguments)
     except (UsageError, FloatingPointError):  # of jax_debug_nans, which `find_nan` waits for
@@ -384,7 +384,7 @@ def _alike(callback: Any, hook: str, what: str, before: PyTree, after: PyTree) -
 
 
 def _arrays(callback: Any, hook: str, value: Any) -> PyTree:
-    """What a hook gives, as arrays of types that do not change with what they meet."""
+    """The value of a hook, as arrays of types that do not change with what they meet."""
     try:
         return strongly_typed(value)
     except Exception:  # of many kinds, the last ones where a value holds itself

@@ -16,7 +16,7 @@ HISTOGRAM_BINS = 30
 
 
 class LowerParts(struct.PyTreeNode):
-    """What rounding has left out of an episode's sums (`jaxrl.core.exact_sums`)."""
+    """The remainders that rounding left out of an episode's sums (`jaxrl.core.exact_sums`)."""
 
     returns: jax.Array  # f32[..., M]
     metrics: dict[str, jax.Array]  # {name: f32[...]}
@@ -42,7 +42,7 @@ class EpisodeStats(struct.PyTreeNode):
 
 
 class Spread(struct.PyTreeNode):
-    """Of a number per episode; all three are meaningless where the count beside them is 0."""
+    """The spread of a number per episode; all three are meaningless where the count is 0."""
 
     sum: jax.Array  # f32[]
     min: jax.Array  # f32[]
@@ -51,7 +51,7 @@ class Spread(struct.PyTreeNode):
 
 
 class Summary(struct.PyTreeNode):
-    """Of `count` finished episodes."""
+    """The summary of `count` finished episodes."""
 
     count: jax.Array  # i32[]
     episode_return: Spread  # summed over agents
@@ -71,7 +71,7 @@ class Window(struct.PyTreeNode):
 
 
 class Histogram(struct.PyTreeNode):
-    """Of the values of an iteration's steps, in equal bins from the least to the greatest."""
+    """A histogram of an iteration's values, in equal bins from the least to the greatest."""
 
     count: jax.Array  # i32[]
     sum: jax.Array  # f32[]
@@ -83,7 +83,7 @@ class Histogram(struct.PyTreeNode):
 
 
 class EpisodeMetrics(struct.PyTreeNode):
-    """What one iteration reports."""
+    """The episode metrics of one iteration."""
 
     iteration: Summary  # the episodes that ended in this iteration
     recent: Summary  # the last W, or all of this iteration's if those are more
@@ -138,7 +138,7 @@ def advance(
 
 
 def summarise(episodes: EpisodeStats, mask: jax.Array) -> Summary:
-    """Of the episodes where `mask`, bool[...], is set."""
+    """The summary of the episodes where `mask`, bool[...], is set."""
     episodes = episodes.in_two_parts
     numbers = (
         exact_sums.two_sum(
@@ -245,7 +245,7 @@ def _push(window: Window, reached: EpisodeStats, episode_done: jax.Array) -> Win
 
 
 def _spreads(values: jax.Array, lower: jax.Array, mask: jax.Array) -> list[Spread]:
-    """Of each of f32[Q, ...] where the mask bool[...] is set; computed together, compiled once."""
+    """The sum, minimum and maximum of each row of f32[Q, ...] where `mask`, bool[...], is set."""
     mask = mask.reshape(1, -1)
     values, lower = (part.reshape(part.shape[0], -1) for part in (values, lower))
     counted = (jnp.where(mask, part, 0.0) for part in (values, lower))

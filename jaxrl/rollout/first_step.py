@@ -25,7 +25,7 @@ def info_of_a_step(env: MultiAgentEnvironment, params: PyTree) -> dict:
 
 
 def is_always_active(env: MultiAgentEnvironment, info: dict) -> bool:
-    """Whether every agent acts in every step, by the `info` of one."""
+    """Returns whether every agent acts in every step, by the `info` of one."""
     return "active" not in info and not agents_may_wait(env)
 
 

@@ -49,7 +49,7 @@ SMALL = 4096  # numbers; smaller arrays are packed into one, since a call pays f
 
 
 class Row(NamedTuple):
-    """What is kept of a step, or with a leading axis [T] of all."""
+    """The record of a step, or with a leading axis [T] of all."""
 
     turns: tuple[Packed, ...]  # by group, [N, E, M, ...]
     ends: Packed  # (reached, episode_done, hist_data) [E]
@@ -57,28 +57,28 @@ class Row(NamedTuple):
 
 
 class _Told(NamedTuple):
-    """What `_choose` is told after a step."""
+    """The inputs of `_choose` after a step."""
 
     reached: Reached
     now: tuple[tuple[jax.Array, ...], PyTree]  # (noise by group, env_steps) of the next action
 
 
 class _Answer(NamedTuple):
-    """What the policies of a part do."""
+    """The outputs of the policies of a part."""
 
     outputs: list[PolicyOutput]  # by group
     actions: tuple[PyTree, ...]  # the environment's, by group
 
 
 class _Layouts(NamedTuple):
-    """Where the arrays of a `_Told` and of an `_Answer` are in their rows of bytes."""
+    """The places of the arrays of a `_Told` and of an `_Answer` in their rows of bytes."""
 
     told: ByteLayout
     answer: ByteLayout
 
 
 class _Structures(NamedTuple):
-    """What `_choose` is compiled for: a call is quicker where it is given lists of arrays."""
+    """The structures that `_choose` is compiled for: a call is quicker with lists of arrays."""
 
     layouts: _Layouts
     weights: jax.tree_util.PyTreeDef  # of a `Packed`
@@ -105,7 +105,7 @@ class Playing(struct.PyTreeNode):
 
 
 class Game(NamedTuple):
-    """Who plays a rollout."""
+    """The players of a rollout, with their weights."""
 
     spec: RolloutSpec
     weights: tuple[PolicyWeights, ...]
@@ -286,7 +286,7 @@ def _choose(
     stepped: tuple[jax.Array, jax.Array],
     env_params: PyTree,
 ) -> tuple[list[jax.Array], jax.Array]:
-    """What the policies do after a step.
+    """The policies' actions after a step.
 
     Args:
         policies: what they go on from.
@@ -318,7 +318,7 @@ def _record(
     waiting: tuple[jax.Array, jax.Array, jax.Array],
     env_params: PyTree,
 ) -> Playing:
-    """With the first so many of the steps that wait, u8[K, ...]."""
+    """Records the first `count` of the steps that wait, u8[K, ...]."""
     (spec, layouts), (told, answers, count) = statics, waiting
 
     def record(i, playing):

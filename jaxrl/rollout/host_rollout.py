@@ -29,7 +29,7 @@ ENV_AXES = (
 
 
 class Seconds(NamedTuple):
-    """Where the time of a rollout went."""
+    """The seconds of a rollout, by what they were spent on."""
 
     env: float  # waiting for environments
     inference: float  # choosing actions, and everything else
@@ -147,7 +147,7 @@ def _finish(
 
 
 def rows_of_lost_episodes(lost: jax.Array, episode_done: jax.Array) -> jax.Array:
-    """Which steps belong to an episode that a fault took, bool[T, E]; both are bool[T, E]."""
+    """A mask of the steps of episodes that a fault took; all three are bool[T, E]."""
 
     def backward(is_lost, step):
         lost, episode_done = step

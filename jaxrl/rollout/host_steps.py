@@ -22,7 +22,7 @@ from jaxrl.rollout.turns import nothing_open
 
 
 class Reached(NamedTuple):
-    """What a step of a part's copies led to, as a compiled call takes it."""
+    """The result of a step of a part's copies, as a compiled call takes it."""
 
     obs: tuple[PyTree, ...]  # by group, [N, E, M, ...], to continue from
     final_obs: tuple[PyTree, ...]  # by group, before any reset
@@ -108,7 +108,7 @@ def scatter_on_host(
 
 
 def told_state(spec: RolloutSpec, told: Any, copies: np.ndarray | None) -> OutsideState:
-    """What a program is told of copies' states, in the form that the environment declares."""
+    """The copies' states for a program, in the form that the environment declares."""
     acting = masks = None
     waits, masked = _tells(spec.env)
     if waits:
@@ -122,7 +122,7 @@ def told_state(spec: RolloutSpec, told: Any, copies: np.ndarray | None) -> Outsi
 
 @functools.lru_cache(maxsize=64)
 def _tells(env: MultiAgentEnvironment) -> tuple[bool, bool]:
-    """Whether an environment says who acts, and what is possible; asked in every step."""
+    """Returns whether an environment says who acts, and what is possible; asked in every step."""
     return agents_may_wait(env), hasattr(env, "action_mask")
 
 
@@ -147,7 +147,7 @@ def act(
     now: tuple,
     env_params: PyTree,
 ) -> tuple[list[PolicyOutput], tuple[PyTree, ...]]:
-    """What the policies do, and the environment's actions, by group.
+    """The outputs of the policies, and the environment's actions, by group.
 
     Args:
         now: (noise, env_steps) as of `choose_actions`.

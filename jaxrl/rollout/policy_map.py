@@ -27,7 +27,7 @@ def resolve_policies(
     | None,
     params: PyTree = None,
 ) -> PolicyMap:
-    """Which policy plays which agents.
+    """The map of policies to the agents that they play.
 
     Args:
         policies: None (the environment's own choice), "shared" (one policy for all), "per-agent"
@@ -75,7 +75,7 @@ class PolicyGroup:
         return len(self.policies), num_envs, len(self.agents[0])
 
     def agent_ids(self, num_envs: int) -> jax.Array:
-        """Which of its policy's agents each is, from 0; i32[N, E, M]."""
+        """The index of each agent among those of its policy, from 0; i32[N, E, M]."""
         shape = self.shape(num_envs)
         return jax.lax.broadcasted_iota(jnp.int32, shape, dimension=2)
 
@@ -183,7 +183,7 @@ def _rows(leaf: jax.Array) -> jax.Array:
 
 
 def is_names(policies: Any) -> bool:
-    """Whether these are policies' names alone, as RLlib takes them beside a mapping function."""
+    """Returns whether these are policies' names alone, as in RLlib beside a mapping function."""
     return (
         isinstance(policies, tuple)
         and policies != ()
@@ -192,7 +192,7 @@ def is_names(policies: Any) -> bool:
 
 
 def _named(policies: tuple[PolicyId, ...], env: MultiAgentEnvironment) -> Mapping[PolicyId, tuple]:
-    """Who plays whom, where the names alone say so."""
+    """The agents of each policy, where the policies' names determine them."""
     if set(policies) == set(env.default_policies):
         return env.default_policies
     if set(policies) == set(env.agents):
@@ -231,7 +231,7 @@ def policies_that_learn(
 
 
 def _takes(function: Callable, *arguments: Any) -> bool:
-    """Whether a function can be called with these; a built-in without a signature: yes."""
+    """Returns whether a function can be called with these; True for one without a signature."""
     try:
         inspect.signature(function).bind(*arguments)
     except TypeError:

@@ -11,7 +11,7 @@ from jaxrl.rollout.env_step import RolloutSpec
 
 
 class GroupSteps(NamedTuple):
-    """What the policies of one group did in steps, and what came of it: [..., N, E, M, ...]."""
+    """The actions of one group's policies in steps, and their results: [..., N, E, M, ...]."""
 
     obs: PyTree  # that they acted on
     reached: PyTree  # the observations after the steps, before any reset
@@ -32,7 +32,7 @@ class RecordedSteps(NamedTuple):
 
 
 def model_outputs(step: Any, env_action: PyTree | None) -> dict[str, PyTree]:
-    """What is kept of a model's step under RLlib's names.
+    """The model's outputs of a step, under RLlib's names.
 
     Args:
         step: with `action`, `distribution`, `value` and `inputs`, as of a `PolicyOutput`.
@@ -51,7 +51,7 @@ def model_outputs(step: Any, env_action: PyTree | None) -> dict[str, PyTree]:
 
 
 class RecordedAlone(NamedTuple):
-    """What nothing but recording needs of a step."""
+    """The part of a step that only recording needs."""
 
     reached: tuple[PyTree, ...]  # by group, observations before any reset
     # By group, as the environment got them: made afterwards, their last bits may differ. None where
@@ -67,7 +67,7 @@ class RecordedAlone(NamedTuple):
         reached: tuple[PyTree, ...],
         all_terminated: jax.Array,
     ) -> "RecordedAlone | None":
-        """Of the recorded environments; None if there are none."""
+        """The recorded environments' part of a step; None if none are recorded."""
         if not spec.num_recorded:
             return None
         env_actions = []

@@ -33,7 +33,7 @@ from jaxrl.rollout.turns import Outcome, Row, Steps, Unfinished, brought_over, l
 
 
 class Trajectory(struct.PyTreeNode):
-    """What the policies of one group did: [T, N, E, M, ...]."""
+    """The steps of one group's policies: [T, N, E, M, ...]."""
 
     obs: PyTree
     action: PyTree  # as sampled; the environment's own is made of it by the player
@@ -145,7 +145,7 @@ def rollout_of(
 
 
 class Turn(NamedTuple):
-    """What the policies of one group did in a step, and what came of it: [N, E, M, ...]."""
+    """The actions of one group's policies in a step, and their results: [N, E, M, ...]."""
 
     obs: PyTree
     action: PyTree
@@ -170,7 +170,7 @@ class Carries(struct.PyTreeNode):
 
     @classmethod
     def zeros(cls, spec: RolloutSpec, envs: EnvBatch, num_steps: int) -> "Carries":
-        """Of a rollout that begins with `envs`."""
+        """The carries of a rollout that begins with `envs`."""
         parts, lengths = [], []
         for policy_spec, policy_state in zip(spec.policy_specs, envs.policy_states, strict=True):
             number, length = policy_spec.sequences(num_steps)
@@ -182,7 +182,7 @@ class Carries(struct.PyTreeNode):
     def record(
         self, policy_states: tuple[PolicyState, ...], turns: list[Turn], step: jax.Array
     ) -> "Carries":
-        """With those of `step`, before which the policies were in `policy_states`."""
+        """The carries with those of `step`, before which the policies were in `policy_states`."""
         carries = [policy_state.carry for policy_state in policy_states]
         parts = [
             _set_where_a_part_begins(kept, carry, step, length)
@@ -416,7 +416,7 @@ def _more_inputs(spec: RolloutSpec, envs: EnvBatch, env_params: PyTree) -> tuple
 
 
 def agent_steps_of(grouping: Grouping, turns: Sequence[Turn | Trajectory]) -> jax.Array:
-    """How many steps each agent acted in, i32[M_all]."""
+    """The number of steps in which each agent acted, i32[M_all]."""
     counts = {}
     for group, turn in zip(grouping.groups, turns, strict=True):
         rows = jnp.sum(turn.active, axis=(0, 2), dtype=jnp.int32)  # [N, M]

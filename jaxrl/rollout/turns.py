@@ -28,7 +28,7 @@ UNDECLARED_WAITS = "num_undeclared_waits"  # a metric of a policy, see `undeclar
 
 
 class Row(struct.PyTreeNode):
-    """What an agent saw and did, [..., N, E, M, ...]."""
+    """The observation and action of an agent, [..., N, E, M, ...]."""
 
     obs: PyTree
     action: PyTree
@@ -47,7 +47,7 @@ class Unfinished(struct.PyTreeNode):
 
 
 class Steps(NamedTuple):
-    """What T steps brought the agents of a group, [T, N, E, M]; of those who wait as well."""
+    """The results of T steps for the agents of a group, [T, N, E, M]; also for those who wait."""
 
     reward: jax.Array
     terminated: jax.Array
@@ -57,7 +57,7 @@ class Steps(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What an action led to, [T, N, E, M]."""
+    """The outcome of an action, [T, N, E, M]."""
 
     reward: jax.Array  # f32  until the agent's next action
     next_value: jax.Array  # f32
@@ -69,7 +69,7 @@ class Outcome(NamedTuple):
 def outcomes(
     steps: Steps, value: jax.Array, acted: jax.Array, bootstrap: jax.Array, acting: jax.Array
 ) -> Outcome:
-    """What the actions led to, found from the last step to the first.
+    """The outcomes of the actions, found from the last step to the first.
 
     Args:
         value: f32[T, N, E, M], V(s[t]).

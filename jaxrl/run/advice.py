@@ -9,14 +9,14 @@ from jaxrl.run.storage.config_file import asks_for_trust, function_of_env, saved
 
 
 def to_evaluate(folder: str | Path, facts: Mapping[str, Any]) -> str:
-    """How to evaluate the run of these facts."""
+    """The command or call that evaluates the run of these facts."""
     if saved_object(facts, to_play=True) or function_of_env(facts):
         return f"jaxrl.evaluate({str(folder)!r}, config=...)"
     return command("evaluate", folder, *_trust_flag(folder, facts, to_play=True))
 
 
 def to_resume(folder: str | Path, facts: Mapping[str, Any], *more: object) -> str:
-    """How to resume the run of these facts.
+    """The command or call that resumes the run of these facts.
 
     Args:
         more: flags that the command needs besides.

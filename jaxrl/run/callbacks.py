@@ -46,10 +46,10 @@ class Callbacks(EpisodeCallbacks):
         """After a checkpoint was written, at the next end of a chunk."""
 
     def on_train_end(self, trainer: Any, result: Result | None) -> None:
-        """When `fit` ends; the run's folder is complete but for the last pictures."""
+        """Called when `fit` ends; the run's folder is complete except for the last pictures."""
 
     def get_state(self) -> Any:
-        """What a checkpoint keeps of this object: anything that JSON holds."""
+        """The state of this object for a checkpoint: anything that JSON holds."""
 
     def set_state(self, state: Any) -> None:
         """Takes back what `get_state` gave, when a run is resumed."""
@@ -85,7 +85,7 @@ class HostCallbacks(Hook):
                 function(**episode_arguments(function, episode, self.trainer))
 
     def has(self, hook: str) -> bool:
-        """Whether any of them defines it, and not just as `Callbacks` does."""
+        """Returns whether any of them defines a hook, other than that of `Callbacks`."""
         return any(has_hook(callback, hook, Callbacks) for callback in self.callbacks)
 
     def get_state(self) -> list[dict[str, Any]]:

@@ -143,7 +143,7 @@ class CheckpointManager(Hook):
         self.processes.broadcast(self._tell_written)
 
     def _is_unsaved(self, iteration: int) -> bool:
-        """Whether the last state is still to be written."""
+        """Returns whether the last state is still to be written."""
         self.recorder.wait()
         missing = iteration > self.saved_iteration or self.recorder.failed
         return bool(self.settings.checkpoint_at_end and missing)

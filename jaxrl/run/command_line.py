@@ -34,7 +34,7 @@ def command(name: str, *words: object) -> str:
 
 
 def program(name: str) -> str:
-    """What errors and help call this program: `train_ppo.py` or `jaxrl train`."""
+    """The name of this program in errors and help: `train_ppo.py` or `jaxrl train`."""
     script = _script()
     return f"jaxrl {name}" if script is None else _script_of(name, script)
 

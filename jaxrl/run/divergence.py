@@ -115,7 +115,7 @@ def _watched(static_config: Any) -> tuple[Callable, Grouping, tuple]:
 
 
 def _in_flags(rollout: Rollout, known: set) -> Iterator[Found]:
-    """What the watch saw; parts of the state that held NaN in a healthy training are left out."""
+    """The watch's findings, without the parts of the state that held NaN in a healthy training."""
     known = {f"{STATE}state{jax.tree_util.keystr(path)}" for path in known}
     for name, flags in rollout.hist_data.items():
         if name.startswith(MARK) and (name := name.removeprefix(MARK)) not in known:
@@ -165,7 +165,7 @@ def _has_nan(leaf: jax.Array) -> bool:
 
 
 def find_nan(algorithm: Algorithm, runner: RunnerState, *numbers: PyTree) -> str:
-    """Where the first NaN arises in the update after `runner`, which is run uncompiled for it.
+    """The place of the first NaN in the update after `runner`, which is run uncompiled for it.
 
     Slow: seconds to minutes.
 

@@ -41,7 +41,7 @@ OPEN_BYTES = 2**30  # of steps whose episodes have not ended yet, shared by the 
 
 
 def recorded_share(settings: RunSettings, config: AlgorithmConfig) -> int:
-    """How many environments of each device are recorded, the first ones."""
+    """The number of environments of each device that are recorded, the first ones."""
     held = config.num_envs // settings.devices
     return least_count(settings.output_share, held)
 
@@ -108,7 +108,7 @@ class EpisodeOutput(Output):
 
     @property
     def position(self) -> dict[str, Any] | None:
-        """Which files are written, for `resume`; None if nothing is written."""
+        """The position in the files, for `resume`; None if nothing is written."""
         return None if self.writer is None else self.writer.position
 
     def flush(self) -> Future | None:
@@ -278,7 +278,7 @@ class _Columns(NamedTuple):
 
     @property
     def bytes_per_step(self) -> int:
-        """Of one environment."""
+        """The bytes of a step of one environment."""
         return sum(leaf.nbytes for leaf in self.arrays) // self.episode_done.size
 
     def rows(self, e: int, begin: int, end: int | None) -> list[np.ndarray]:

@@ -27,7 +27,7 @@ class Every:
     since: float = dataclasses.field(default_factory=lambda: time.monotonic())
 
     def is_due(self, iteration: int, *, at_the_end: bool = False) -> bool:
-        """Whether a moment has come after `iteration`.
+        """Returns whether a moment has come after `iteration`.
 
         Args:
             at_the_end: of training, which is a moment of all that come by iterations.

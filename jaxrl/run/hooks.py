@@ -56,18 +56,18 @@ class Hook:
     is_record = False
 
     def keep(self, results: list[Result]) -> int:
-        """How many of a chunk's results count; training ends with the last, if not all do."""
+        """The number of a chunk's results that count; training ends with the last, if not all."""
         return len(results)
 
     def look(self, results: list[Result]) -> int:
-        """As `keep`, with the state after the last result at hand; may add to the results."""
+        """The number of results that count, like `keep`; knows the last state, may add results."""
         return len(results)
 
     def look_at_the_end(self, result: Result) -> None:
         """May add to the result that training ends with, whose state is at hand."""
 
     def after(self, chunk: Chunk) -> None:
-        """What follows from the results that count."""
+        """Acts on the results that count."""
 
 
 class StopCriteria(Hook):

@@ -185,7 +185,7 @@ class Learner(PolicyAccess):
 
     @property
     def ready(self) -> bool:
-        """Whether the steps of a whole update wait."""
+        """True if the steps of a whole update wait."""
         return self.num_waiting >= self.algorithm.num_env_steps
 
     def update(self) -> Result:

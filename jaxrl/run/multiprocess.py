@@ -124,7 +124,7 @@ class SeveralProcesses:
 
 
 def built_alike(channel: Channel, build: Callable, args: tuple, kwargs: dict[str, Any]) -> Any:
-    """What `build` gives, a trainer or, of a constructor, None, if all processes make the same one.
+    """The result of `build`, a trainer or None; all processes must build the same.
 
     Raises:
         UsageError: in every process.
@@ -176,7 +176,7 @@ def difference(left: Any, right: Any, path: str = "") -> tuple[str, str, str]:
 
 
 def advice(folder: str | None, facts: dict[str, Any]) -> str:
-    """How to resume after a loss."""
+    """The advice on how to resume after a loss."""
     if folder is None:
         return "nothing was written to resume from"
     return (
@@ -185,7 +185,7 @@ def advice(folder: str | None, facts: dict[str, Any]) -> str:
 
 
 def is_shared(error: BaseException) -> bool:
-    """Whether all processes raise it: it came of what all know, or was broadcast."""
+    """Returns whether all processes raise it: its cause is known to all, or was broadcast."""
     return isinstance(error, UsageError | Diverged) or getattr(error, "is_shared", False)
 
 

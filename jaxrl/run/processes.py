@@ -25,10 +25,10 @@ class Processes(Protocol):
     apart: bool  # whether this process failed by itself, so that the others do not follow
 
     def broadcast(self, make: Callable[[], Value]) -> Value:
-        """What `make` returns or raises in process 0, which JSON must hold."""
+        """The value that `make` returns or raises in process 0, which JSON must hold."""
 
     def stop_asked(self, interrupt: StopSignal) -> bool:
-        """Whether any process was asked to stop."""
+        """Returns whether any process was asked to stop."""
 
     def wait(self) -> None:
         """Until all processes are here."""

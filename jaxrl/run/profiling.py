@@ -1,4 +1,4 @@
-"""Where an iteration's time goes: sampling or learning, measured on request.
+"""The time of an iteration's parts, sampling and learning, measured on request.
 
 Training compiles both into one program, which no clock can look into. So sampling is compiled once
 more by itself and timed; learning is what is left of the whole iteration. Measuring changes nothing
@@ -98,7 +98,7 @@ def _collected(algorithm: Algorithm, runner: RunnerState, env_params: PyTree) ->
 
 
 def _median_seconds(function: Callable[[], Any]) -> float:
-    """Of repeated calls, the first one left out."""
+    """The median duration of repeated calls, the first one left out."""
     _seconds(function)
     times = []
     while len(times) < FEWEST or sum(times) < MEASURED_SECONDS:

@@ -1,4 +1,4 @@
-"""What a run leaves in its folder, written off the training thread: logs, checkpoints, curves.
+"""The writer of a run's folder, off the training thread: logs, checkpoints, curves.
 
 One thread does it all in order, so that a checkpoint never becomes visible before the logs of its
 iterations are with the operating system. What fails is said, and training continues.
@@ -120,7 +120,7 @@ class Recorder:
             self._jobs.popleft().result()
 
     def hurry(self) -> None:
-        """From another thread: until all that was asked for so far is done."""
+        """Waits until all that was asked for so far is done; called from another thread."""
         self._worker.submit(lambda: self._logs and self._logs.flush()).result()
 
     def close(self) -> None:
@@ -209,14 +209,14 @@ class Recorder:
         self._drawings.restart()
 
     def _source(self, seed: int | None) -> str:
-        """Where the figures come from; nothing where metadata.json is gone."""
+        """The source of the figures; empty where metadata.json is gone."""
         try:
             return source_line(read_folder(self.folder), seed)
         except UsageError:
             return ""
 
     def _episode_files(self) -> list[str]:
-        """What shows an episode: the page only of what the environment draws, which is quick."""
+        """The files that show an episode: the page only if `draw` is defined, which is quick."""
         env = self.algorithm.rollout_spec.env
         shown = {EPISODE: has_pictures(env), PAGE: hasattr(env, "draw")}
         return [name for name, is_shown in shown.items() if is_shown]

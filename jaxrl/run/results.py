@@ -1,4 +1,4 @@
-"""What an iteration reports: device metrics as RLlib's result tree."""
+"""The results of an iteration: device metrics as RLlib's result tree."""
 
 import os
 import socket
@@ -28,7 +28,7 @@ RETURN = "env_runners/episode_return_mean"
 
 
 def return_path(config: AlgorithmConfig) -> str:
-    """Where a result has the mean return: training's, or evaluation's where training plays none."""
+    """The path of the mean return in a result: evaluation's where training plays no episodes."""
     return f"evaluation/{RETURN}" if config.is_offline else RETURN
 
 
@@ -46,7 +46,7 @@ class Lifetime:
 
     @classmethod
     def after(cls, result: Result) -> "Lifetime":
-        """As the iteration of `result` left it."""
+        """The lifetime after the iteration of `result`."""
         return cls(
             training_iteration=result["training_iteration"],
             num_env_steps=result["num_env_steps_sampled_lifetime"],
@@ -124,7 +124,7 @@ def _result(algorithm: Algorithm, metrics: Metrics, seconds: float, lifetime: Li
 
 
 def _played(algorithm: Algorithm, metrics: Metrics, lifetime: Lifetime) -> Result:
-    """What was sampled in the environments."""
+    """The results of sampling in the environments."""
     return {
         **episode_results(algorithm, metrics.episodes.recent),
         "num_episodes": int(metrics.episodes.iteration.count),
@@ -139,7 +139,7 @@ def _played(algorithm: Algorithm, metrics: Metrics, lifetime: Lifetime) -> Resul
 
 
 def episode_results(algorithm: Algorithm, summary: Summary) -> Result:
-    """Of finished episodes; nothing before the first one."""
+    """The results of finished episodes; empty before the first one."""
     count = int(summary.count)
     if count == 0:
         return {}
@@ -263,7 +263,7 @@ def _by_policy(grouping: Grouping, agents: Mapping[AgentId, Any]) -> dict[Policy
 
 
 def _histograms(histograms: Mapping[str, Histogram]) -> Result:
-    """Of this iteration's steps; nothing where no callback gives values."""
+    """The histograms of this iteration's steps; empty where no callback gives values."""
     stats = {
         name: {
             "mean": _mean(values, int(values.count)),

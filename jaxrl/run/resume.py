@@ -204,7 +204,7 @@ def branch(saved: Saved, trainer: Any, run_dir: Path) -> None:
 
 
 def _intact(regular: dict[int, Path], damaged: Path) -> str:
-    """What else can be resumed, for the end of an error."""
+    """The advice on another checkpoint that can be resumed, for the end of an error."""
     for path in reversed(regular.values()):
         if path != damaged:
             try:

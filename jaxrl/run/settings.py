@@ -223,7 +223,7 @@ class RunSettings:
 
     @property
     def num_ray_actors(self) -> int:
-        """Of `workers`; 0: none."""
+        """The number of Ray actors in `workers`; 0: none."""
         is_ray = isinstance(self.workers, str)
         return int(self.workers.removeprefix(RAY)) if is_ray else 0
 

@@ -13,7 +13,7 @@ SIGNALS = tuple(
 
 
 class StopSignal:
-    """Whether the user asked to stop, and how: `heard` names it, and is empty before."""
+    """The user's request to stop: `heard` names the signal, and is empty before."""
 
     def __init__(self, say: Callable[[str], None]):
         self.say = say

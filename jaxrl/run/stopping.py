@@ -1,4 +1,4 @@
-"""When training ends: criteria read from the result tree."""
+"""The criteria by which training ends, read from the result tree."""
 
 import math
 import numbers
@@ -30,7 +30,7 @@ def last_iteration(
 
 
 def criteria_of(stop: Any) -> dict[str, float]:
-    """What `fit` was given, as {path: least value}."""
+    """The criteria given to `fit`, as {path: least value}."""
     if stop is not None and not isinstance(stop, Mapping):
         raise UsageError(
             f"fit takes criteria such as {{'env_runners/episode_return_mean': 30}}, not "

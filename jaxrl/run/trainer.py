@@ -64,7 +64,7 @@ def _configuration(config: Any) -> AlgorithmConfig:
 def _program_for(
     config: AlgorithmConfig, settings: RunSettings, env: Any, iteration: int
 ) -> "Program | HostProgram":
-    """What compiles the training of a run that continues after `iteration`."""
+    """The program that trains a run which continues after `iteration`."""
     if not is_outside(env):
         settings.refuse_for_jax(config.env_name)
     elif not config.is_offline:

@@ -130,7 +130,7 @@ class TrainingLoop:
         return left
 
     def _from_leader(self, results: list[Result], make: Callable[[], list[Result]]) -> list[Result]:
-        """What `make`, which process 0 alone calls, leaves of the results and adds to them."""
+        """Runs `make` in process 0 and sends the results it kept or changed to all processes."""
         changed = len(results) if self.trainer.callbacks.has("on_train_result") else 1
 
         def made() -> dict[str, Any]:

@@ -112,7 +112,7 @@ class Experience:
 
     @property
     def is_full(self) -> bool:
-        """Whether clients have to wait."""
+        """True if clients have to wait."""
         return self.is_held or self._waiting >= self.enough
 
     def put(self, chunk: Chunk) -> None:

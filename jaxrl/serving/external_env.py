@@ -69,7 +69,7 @@ def constructor(name: str) -> Callable[..., External | ExternalMultiAgent]:
 
 
 def is_external(env: Any) -> bool:
-    """Whether an environment's name means programs that own their loop."""
+    """Returns whether an environment's name means programs that own their loop."""
     return isinstance(env, str) and env.partition(":")[0] == EXTERNAL
 
 

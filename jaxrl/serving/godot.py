@@ -174,7 +174,7 @@ class Scene:
 
 
 class Scenes:
-    """Where scenes connect to, on this machine.
+    """The port on this machine that scenes connect to.
 
     Raises:
         UsageError: the port cannot be had.

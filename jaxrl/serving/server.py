@@ -104,7 +104,7 @@ class PolicyServer:
 
     @property
     def address(self) -> str:
-        """Where clients connect to."""
+        """The address that clients connect to."""
         host = f"[{self.settings.host}]" if ":" in self.settings.host else self.settings.host
         return f"ws{'s' if self.settings.certificate else ''}://{host}:{self.port}"
 
@@ -153,7 +153,7 @@ class PolicyServer:
         self.served.weights_version += 1
 
     def summary(self) -> str:
-        """What the server has done, for people."""
+        """The server's counts of actions, episodes, clients and refusals, for people."""
         counts = self.counts
         return (
             f"{counts['actions']:,} actions in {counts['episodes']:,} episodes of "
@@ -257,7 +257,7 @@ class PolicyServer:
             self._guesses.was_wrong(network)
 
     def _has_room_for(self, connection: ServerConnection) -> bool:
-        """Whether one more client may come; where there is none, one that is idle gives way."""
+        """Returns whether one more client may come; an idle one gives way if there is no room."""
         network = _network_of(connection)
         alike = [client for client in self.sessions if _network_of(client) == network]
         if len(alike) >= self.settings.max_clients_per_address:

@@ -40,11 +40,11 @@ class ServedPolicies:
 
     @property
     def has_one_agent(self) -> bool:
-        """Whether messages hold plain values, and not dicts by agent."""
+        """True if messages hold plain values, and not dicts by agent."""
         return len(self.players) == 1
 
     def facts(self) -> dict[str, dict[str, Any]]:
-        """What clients are told of each policy."""
+        """The facts of each policy for clients."""
         return {
             name: {
                 "observation_space": strict_json(to_json(batched.policy.observation_space)),
@@ -133,7 +133,7 @@ class Session:
         }
 
     def take_unencoded(self) -> None:
-        """For a client in this process: `handle` and `send` get messages, and no hello first."""
+        """Serves a client in this process: `handle` and `send` get messages, without a hello."""
         self.codec, self.is_greeted = protocol.Unencoded(), True
 
     def handle(self, frame: str | bytes) -> None:
@@ -157,13 +157,13 @@ class Session:
 
     @property
     def is_ahead(self) -> bool:
-        """Whether a client that chooses its own actions has to wait for learning."""
+        """True if a client that chooses its own actions has to wait for learning."""
         return self.batcher.is_held() and any(
             episode.is_played_by_client for episode in self.episodes.values()
         )
 
     def is_idle(self, before: float) -> bool:
-        """Whether nothing has come since a time, and no episode is open."""
+        """Returns whether nothing has come since a time, and no episode is open."""
         return self.last_used < before and not self.episodes
 
     def refuse(self, message: protocol.Message, reason: str) -> None:
@@ -351,7 +351,7 @@ class Session:
             self.served.experience.put(chunk)
 
     def _act_of(self, agent: AgentId, row: Row, acted: Acted) -> Act:
-        """What learning needs to know of an answer."""
+        """The record of an answer that learning needs."""
         batched = self.served.policies[self.served.players[agent]]
         spaces = tree_of(batched.policy_spec.action_space)
         typed = lambda part, leaf: np.asarray(leaf, part.dtype)

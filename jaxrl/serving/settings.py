@@ -102,7 +102,7 @@ class ServerSettings:
 
     @functools.cached_property
     def token(self) -> str:
-        """What clients must say first; "": nothing."""
+        """The token that clients must send first; "" if none is needed."""
         if self.token_file is None:
             return ""
         name = f"token_file={brief(str(self.token_file))}"
@@ -116,7 +116,7 @@ class ServerSettings:
 
     @functools.cached_property
     def tls(self) -> ssl.SSLContext | None:
-        """What encrypts the connections, if anything does."""
+        """The TLS context that encrypts the connections; None without a certificate."""
         if self.certificate is None:
             return None
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -130,7 +130,7 @@ class ServerSettings:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether an address can be reached from this machine alone."""
+    """Returns whether an address can be reached from this machine alone."""
     if host == "localhost":
         return True
     try:

@@ -112,7 +112,7 @@ class Lineage:
         self.takeovers = list(map(Takeover.from_dict, saved))
 
     def _problem_of(self, row: Any) -> str:
-        """What is wrong with a line, of which the file says that it is one; mostly empty."""
+        """The fault of a line of the file; mostly empty."""
         if problem := problem_of(row, FORM, "the line"):
             return problem
         if not (row["iteration"] >= 0 and {row["from"], row["to"]} <= set(range(len(self.first)))):

@@ -73,7 +73,7 @@ def _draw_numbers(axis: Any, stretches: list[Stretch], name: str) -> None:
 
 
 def _draw_copies(axis: Any, lineage: Lineage, way: list[Stretch]) -> None:
-    """Who copied whom, and the best policy's way in black."""
+    """Draws the copies between trials, and the best policy's way in black."""
     for takeover in lineage.takeovers:
         at, ends = takeover.iteration, sorted((takeover.source, takeover.target))
         axis.vlines(at, *ends, colors=QUIET, alpha=0.5, linewidth=1, zorder=1)

@@ -80,7 +80,7 @@ def check_metric(path: str, readers: Collection[str], *, evaluated: bool) -> Non
 
 
 def readers_of(algorithm: Algorithm, metrics: Metrics) -> dict[str, Reader]:
-    """By path."""
+    """The readers of metrics, by path."""
     readers: dict[str, Reader] = {
         "env_runners/num_episodes": lambda metrics: metrics.episodes.iteration.count.astype(
             jnp.float32
@@ -148,7 +148,7 @@ def _learner_readers(grouping: Grouping, metrics: Metrics) -> dict[str, Reader]:
 
 
 def _step_readers(grouping: Grouping) -> dict[str, Callable[[jax.Array], jax.Array]]:
-    """Of the agents' steps in this iteration, f32[M]."""
+    """The readers of the agents' steps in this iteration, f32[M]."""
     readers = {}
     for i, agent in enumerate(grouping.agents):
         readers[f"num_agent_steps_sampled/{agent}"] = lambda steps, i=i: steps[i]
@@ -173,7 +173,7 @@ def _of_iteration(metrics: Metrics) -> Summary:
 
 
 def _mean_of(total: EpisodeReader) -> EpisodeReader:
-    """Of a sum over episodes, its mean; NaN without episodes."""
+    """The mean over episodes of a summed metric; NaN before the first episode."""
 
     def mean(summary: Summary) -> jax.Array:
         count = summary.count.astype(jnp.float32)
@@ -193,7 +193,7 @@ def _agent_returns(summary: Summary) -> jax.Array:
 
 
 def _bound_of(spread: Callable[[Summary], Spread], side: str) -> EpisodeReader:
-    """Of a spread its "min" or "max"; NaN without episodes."""
+    """The "min" or "max" of a spread; NaN without episodes."""
     return lambda summary: jnp.where(summary.count > 0, getattr(spread(summary), side), jnp.nan)
 
 

@@ -23,7 +23,7 @@ ARGUMENTS = (
 
 @dataclass(frozen=True)
 class SweepOptions:
-    """What a sweep was asked for, beside its trials."""
+    """The options of a sweep, besides its trials."""
 
     metric: str
     stop: dict[str, float]
@@ -58,7 +58,7 @@ class SweepOptions:
 
     @property
     def trial_settings(self) -> RunSettings:
-        """How each trial is evaluated and logged."""
+        """The settings by which each trial is evaluated and logged."""
         return RunSettings(**{"loggers": ("jsonl",), "devices": 1, **self.run_settings})
 
     def to_dict(self) -> dict[str, Any]:

@@ -28,7 +28,7 @@ def memory_of(group: TrialGroup) -> int:
 
 
 def most_that_fit(group: TrialGroup, devices: int, beside: int = 1) -> float:
-    """How many members have room in memory side by side; infinity where nobody can tell.
+    """The number of members that fit into memory side by side; infinity where it is unknown.
 
     Args:
         beside: the number of programs, this one among them, that train at a time on devices of
@@ -54,7 +54,7 @@ def most_that_fit(group: TrialGroup, devices: int, beside: int = 1) -> float:
 def batch_size(
     group: TrialGroup, number: int, devices: int, beside: int = 1, wanted: int | str = "auto"
 ) -> int:
-    """How many of `number` members train at once: as many as fit, in batches of about one size.
+    """The number of members that train at once: as many as fit, in batches of about one size.
 
     Raises:
         UsageError: not even one fits.

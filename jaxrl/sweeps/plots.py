@@ -224,7 +224,7 @@ def _scale(set_scale: Any, values: np.ndarray) -> None:
 
 
 def is_logarithmic(values: np.ndarray) -> bool:
-    """Whether numbers span so much that a logarithmic scale shows them better."""
+    """Returns whether numbers span so much that a logarithmic scale shows them better."""
     return values.min() > 0 and values.max() >= DECADES * values.min()
 
 

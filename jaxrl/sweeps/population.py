@@ -74,7 +74,7 @@ class Population:
         return bool(self.arrays)
 
     def is_due(self, state: State, numbers: Numbers) -> bool:
-        """Whether a round of copying comes now: not after the last iteration."""
+        """Returns whether a round of copying comes now: not after the last iteration."""
         done = done_members(state, numbers)
         return self.settings.rounds.is_due(_iteration(state)) and not all(done)
 
@@ -159,7 +159,7 @@ class Population:
             self.arrays = saved.arrays
 
     def resumed(self, shapes: State, numbers: Numbers) -> tuple[State, Numbers]:
-        """What `save` wrote, for the program's number of members.
+        """The state that `save` wrote, for the program's number of members.
 
         Args:
             shapes: of the program's state.
@@ -178,7 +178,7 @@ class Population:
         return state, self.with_numbers(numbers.replace(last=last))
 
     def remove_checkpoints(self) -> None:
-        """When the trials' own folders hold all."""
+        """Removes the population's checkpoints, once the trials' own folders hold everything."""
         if self.path is not None:
             shutil.rmtree(self.path / FOLDER, ignore_errors=True)
 

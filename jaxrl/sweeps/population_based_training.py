@@ -113,7 +113,7 @@ class PopulationBasedTraining:
         return self, {**firsts, **space}
 
     def describe(self, num_members: int, num_iterations: int) -> str:
-        """What happens in a line, for the plan."""
+        """The schedule of copying in a line, for the plan."""
         number = int(self.quantile_fraction * num_members + 1e-9)
         first = self.rounds.until_due(0)
         if first >= num_iterations:

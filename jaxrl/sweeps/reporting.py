@@ -71,7 +71,7 @@ class Reporter:
 
     @property
     def may_end(self) -> bool:
-        """Whether a hook may end the trial."""
+        """True if a hook may end the trial."""
         return self.callbacks.has("on_train_result")
 
     def open(self, folder: Path | None) -> None:

@@ -179,7 +179,7 @@ class Sweep:
         return aligned([titles, *rows]) + more
 
     def statistics_table(self) -> str:
-        """What the seeds of each setting say together; empty where there is one of each."""
+        """The statistics over the seeds of each setting; empty where there is one of each."""
         found = [row for row in self.statistics() if row.seeds > 1]
         if not found:
             return ""

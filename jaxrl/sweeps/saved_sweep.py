@@ -17,7 +17,7 @@ STATUSES = (TERMINATED, STOPPED, DIVERGED, DROPPED)
 
 
 def read_plan(path: Path) -> dict[str, Any]:
-    """What the sweep in a folder was asked for.
+    """The plan of the sweep in a folder.
 
     Raises:
         UsageError: no sweep's folder, or a damaged one.
@@ -74,7 +74,7 @@ def called_damaged(path: Path, file: str = PLAN, kind: str = "sweep") -> Iterato
 
 
 def _plan_problem(plan: Any) -> str:
-    """What is wrong with the form of a plan; mostly empty."""
+    """The fault in the form of a plan; mostly empty."""
     if not isinstance(plan, dict):
         return "holds no settings"
     kinds = {
@@ -101,7 +101,7 @@ def _plan_problem(plan: Any) -> str:
 
 
 def _row_problem(row: Any, trials: list[dict[str, Any]]) -> str:
-    """What is wrong with a line of results; mostly empty."""
+    """The fault of a line of results; mostly empty."""
     if not isinstance(row, dict):
         return "is not a result"
     for name in ("trial", "settings", "seed", "status", "score", "curve", "result"):
@@ -142,5 +142,5 @@ def _is_int(value: Any) -> bool:
 
 
 def _is_number(value: Any) -> bool:
-    """Whether it is a number, or None where there was none."""
+    """Returns whether it is a number, or None where there was none."""
     return value is None or _is_int(value) or isinstance(value, float)

@@ -118,7 +118,7 @@ class Scheduler:
         return self.sweep
 
     def plan(self) -> str:
-        """What will run, in a few lines."""
+        """The plan of the sweep, in a few lines."""
         steps = sum(
             trial_state.last * trial_state.algorithm.num_env_steps
             for trial_state in self.trial_states.values()
@@ -306,7 +306,7 @@ class Scheduler:
     def _program(
         self, number: int, numbers: Numbers, devices: int, *, starts: bool
     ) -> VmappedTrials:
-        """Of the group for so many members."""
+        """The program of a group for the number of members."""
         wanted = (self.groups[number], numbers, self.order.metric, self.criteria, devices)
         members = known(*wanted)
         if members is None:

@@ -70,7 +70,7 @@ class SeparateRuns:
         return self.sweep
 
     def plan(self, left: Sequence[Trial]) -> str:
-        """What will run, in a few lines."""
+        """The plan of the runs, in a few lines."""
         steps = sum(trial.config.total_env_steps for trial in left)
         number = f"{len(left):,} of {len(self.trials):,} trials as separate runs"
         return laid_out(
@@ -94,7 +94,7 @@ class SeparateRuns:
         check_metric(self.order.metric, names, evaluated=settings.evaluation_interval is not None)
 
     def _arguments(self, folder: Any) -> dict[str, Any]:
-        """Of a trial's trainer."""
+        """The arguments of a trial's trainer."""
         names = ("loggers", "devices", *self.order.run_settings)
         settings = {name: getattr(self.order.trial_settings, name) for name in names}
         return {**settings, "pictures": False, "run_dir": folder, "quiet": True}

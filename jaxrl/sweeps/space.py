@@ -1,4 +1,4 @@
-"""What a sweep tries: grids and distributions over settings, by Ray Tune's names."""
+"""The search space of a sweep: grids and distributions over settings, by Ray Tune's names."""
 
 import itertools
 import math

@@ -1,4 +1,4 @@
-"""What several seeds say together: median, interquartile mean, and how sure of it one can be.
+"""Statistics over several seeds: median, interquartile mean, and its uncertainty.
 
 Agarwal et al. 2021, "Deep reinforcement learning at the edge of the statistical precipice": the
 interquartile mean (IQM) is the mean of the middle half of all runs, its interval a percentile

@@ -241,7 +241,7 @@ def _nothing_to_sweep(trial: Trial) -> str:
 
 
 def devices_for(trials: Sequence[Trial], devices: int | str) -> int | str:
-    """As asked; one where trials are separate runs.
+    """The given devices; one where trials are separate runs.
 
     Raises:
         UsageError: such trials were to share several.
@@ -253,7 +253,7 @@ def devices_for(trials: Sequence[Trial], devices: int | str) -> int | str:
 
 
 def settled_devices(devices: int | str, or_fewer: bool = False) -> int:
-    """How many the members are split over, a CPU split into its cores if it still can be.
+    """The number of devices for the members; a CPU is split into its cores if it still can be.
 
     Args:
         or_fewer: take what there is where there are fewer, instead of a UsageError.

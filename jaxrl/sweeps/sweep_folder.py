@@ -73,7 +73,7 @@ def _make(path: Path, plan: dict[str, Any]) -> FileLock:
 
 
 def _trust(path: Path) -> str:
-    """What `--resume` needs besides, of a sweep that is there."""
+    """The flag that `--resume` of the sweep at `path` needs besides, if any."""
     try:
         plan = saved_sweep.read_plan(path)
         trials = [
@@ -86,7 +86,7 @@ def _trust(path: Path) -> str:
 
 @dataclass
 class SweepFolder:
-    """Where a sweep is written; `path` None: nowhere."""
+    """The folder that a sweep is written to; `path` None: nowhere."""
 
     path: Path | None
     lock: FileLock | None = None
@@ -143,7 +143,7 @@ class SweepFolder:
         return outcomes
 
     def forget(self) -> None:
-        """What was finished before starts again."""
+        """Forgets the trials that were finished before, which then start again."""
         if self.over:
             self.over.clear()
             (self.path / RESULTS).unlink()

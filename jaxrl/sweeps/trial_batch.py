@@ -71,12 +71,12 @@ class TrialBatch:
 
     @property
     def results(self) -> list[Result | None]:
-        """Of each member's last finite update."""
+        """The result of each member's last finite update."""
         return [reporter.last_result for reporter in self.reporters]
 
     @property
     def is_over(self) -> bool:
-        """Whether every member has had all of its updates, or has diverged."""
+        """True if every member has had all of its updates, or has diverged."""
         return self._state is not None and all(done_members(self._state, self._numbers))
 
     @property

@@ -45,7 +45,7 @@ class TrialState:
 
     @property
     def ended(self) -> bool:
-        """Whether a hook has ended it."""
+        """True if a hook has ended it."""
         return self.reporter.ended
 
     def take_over(self, source: "TrialState", trial: Trial) -> None:
@@ -60,14 +60,14 @@ class TrialState:
 
     @property
     def status(self) -> str:
-        """As it would be called if it ended here; "dropped": it could go on."""
+        """The status of the trial if it ended here; "dropped": it could train further."""
         if bool(self.state.diverged):
             return DIVERGED
         stopped = bool(self.state.met) or self.ended
         return STOPPED if stopped else TERMINATED if self.updates >= self.last else DROPPED
 
     def conclude(self) -> tuple[TrialResult, Snapshot]:
-        """What came of it, and all that a checkpoint holds."""
+        """The result of the trial, and the contents of its checkpoint."""
         (hypers, env_params), steps = self.trial.numbers, self.algorithm.num_env_steps
         lifetime, result = self.reporter.lifetime, self.reporter.last_result
         if result is not None:
@@ -79,7 +79,7 @@ class TrialState:
 
 
 def numbers_for(trials: Sequence[Trial], lasts: Sequence[int], goals: Sequence[float]) -> Numbers:
-    """Of members [S], each to stop after its own of `lasts`, or at one of the goals."""
+    """The numbers of members [S], each to stop after its own of `lasts`, or at one of the goals."""
     keys = [jax.random.key(trial.config.seed, impl="threefry2x32") for trial in trials]
     hypers, env_params = stacked([trial.numbers for trial in trials])
     goals = tuple(np.full(len(keys), goal, np.float32) for goal in goals)

@@ -1,4 +1,4 @@
-"""Which trainings a sweep consists of, and which of them share a program."""
+"""The trials of a sweep, and the groups of them that share a program."""
 
 import dataclasses
 import functools
@@ -62,7 +62,7 @@ class TrialGroup:
 
     @functools.cached_property
     def shapes(self) -> "Shapes":
-        """Of one member's first update; nothing is computed, but to trace it takes a second."""
+        """The shapes of one member's first update; only traced, which takes a second."""
         key = jax.eval_shape(lambda: jax.random.key(0))
         # JAX keeps what it traced as long as the function is the same one.
         return jax.eval_shape(_first_update_of(self.algorithm), key, *self.trials[0].numbers)

@@ -28,7 +28,7 @@ KEEPING = threading.Lock()  # programs are compiled side by side
 
 
 class Numbers(struct.PyTreeNode):
-    """What the members differ by, [S, ...]."""
+    """The numbers in which the members differ, [S, ...]."""
 
     key: Key
     hypers: PyTree
@@ -49,14 +49,14 @@ class State(struct.PyTreeNode):
 
 
 class Seen(NamedTuple):
-    """What the host reads, [CAPACITY, S, ...]: first the updates before each member was done."""
+    """The results on the host, [CAPACITY, S, ...]: first the updates before a member was done."""
 
     score: jax.Array  # f32  NaN before the first episode
     metrics: Metrics
 
 
 class MemberSpec(NamedTuple):
-    """What is trained, and what is read of it while it trains."""
+    """The algorithm that is trained, and the readers of its metrics while it trains."""
 
     algorithm: Algorithm  # of one member; it is vmapped here
     metrics: Metrics  # the shapes of one member's update

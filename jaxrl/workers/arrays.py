@@ -24,7 +24,7 @@ WAITS = (
 
 
 class EnvForm(NamedTuple):
-    """What arrays an environment needs, in values that any process can read."""
+    """The shapes and types of an environment's arrays, in values that any process can read."""
 
     agents: tuple[str, ...]
     observations: tuple[SpaceForm, ...]  # by agent
@@ -37,7 +37,7 @@ class EnvForm(NamedTuple):
 
 @dataclass
 class Seen:
-    """What an environment gave in its first reset and step, beside what its spaces say."""
+    """Facts from an environment's first reset and step that its spaces do not state."""
 
     masked: bool = False
     waits: bool = False
@@ -64,7 +64,7 @@ def groups_of(forms: tuple[SpaceForm, ...]) -> list[AgentGroup]:
 
 
 def places_of(groups: list[AgentGroup]) -> list[tuple[int, int]]:
-    """By agent: the index of its group, and its index in there."""
+    """The index of each agent's group, and its index within the group, by agent."""
     places = {}
     for index, group in enumerate(groups):
         for member, agent in enumerate(group.members):
@@ -121,7 +121,7 @@ class StepArrays:
 
     @property
     def inputs(self) -> list[np.ndarray]:
-        """What a step reads: actions, and what decides the seeds of episodes."""
+        """The inputs of a step: actions, and the numbers that decide the seeds of episodes."""
         return [*chain(*self.action), self.first_seed, self.episode]
 
     @property
@@ -209,7 +209,7 @@ class Row:
             self._mask[agent][0][:] = self._mask_readers[agent].read(mask, is_acting)
 
     def note_mask(self) -> None:
-        """Of a probe: there are masks."""
+        """Notes for a probe that there are masks."""
         if self._seen is not None:
             self._seen.masked = True
 
@@ -286,7 +286,7 @@ class RangeCheck:
         return sorted(found)
 
     def reason(self, row: int) -> str:
-        """What is wrong in a row, one of `wrong_rows`."""
+        """The reason why a row, one of `wrong_rows`, is wrong."""
         for block, _, limits, place in self._leaves:
             numbers = block[row][_wrong(block[row], limits)]
             if numbers.size and limits is None:
@@ -299,12 +299,12 @@ class RangeCheck:
 
 
 def _wrong(block: np.ndarray, limits: tuple[np.ndarray, np.ndarray] | None) -> np.ndarray:
-    """Which numbers are not finite, or out of their range."""
+    """A mask of the numbers that are not finite, or out of their range."""
     return ~np.isfinite(block) if limits is None else (block < limits[0]) | (block >= limits[1])
 
 
 def _views(blocks: list[list[np.ndarray]], groups: list[AgentGroup], row: int) -> list:
-    """For each agent, its part of a row of each block."""
+    """Each agent's part of a row of each block."""
     places = places_of(groups)
     return [[block[row, member, ...] for block in blocks[group]] for group, member in places]
 

@@ -31,7 +31,7 @@ class Copy(Protocol):
     env: Any
 
     def declared(self) -> EnvForm:
-        """What arrays the environment needs, as far as its spaces say it."""
+        """The form of the environment's arrays, as far as its spaces state it."""
 
     def reset(self, row: Row, seed: int) -> None:
         """Begins the episode of a seed; its first observations are in `row.obs`."""
@@ -116,7 +116,7 @@ class SingleAgentCopy:
 
 
 class ManyAgentsCopy:
-    """What PettingZoo's two interfaces have in common."""
+    """The part that copies of PettingZoo's two interfaces have in common."""
 
     def __init__(self, env: Any, name: str):
         self.env, self._name = env, name
@@ -201,7 +201,7 @@ class ParallelCopy(ManyAgentsCopy):
         return not self._present
 
     def _write_result(self, row: Row, agent: Any, results: tuple, has_acted: bool) -> bool:
-        """What a step was to an agent, of which less need be said while it waits.
+        """Writes an agent's result of a step, which may have fewer entries while it waits.
 
         Returns:
             Whether the agent has ended.
@@ -262,7 +262,7 @@ class TurnsCopy(ManyAgentsCopy):
             writers[index](self._observe(row, index, seen, agent == chosen))
 
     def _has_ended(self) -> bool:
-        """Whether the agent whose turn it is has ended."""
+        """Returns whether the agent whose turn it is has ended."""
         agent = self.env.agent_selection
         return bool(self.env.terminations[agent] or self.env.truncations[agent])
 
@@ -327,7 +327,7 @@ def _observe(
 
 
 def of_length(length: int, results: Any, meant: str) -> Any:
-    """What an environment returned; ValueError unless it is so many values, as is `meant`."""
+    """Checks the number of values that an environment returned; ValueError says what is `meant`."""
     if not isinstance(results, tuple | list):
         raise ValueError(f"{meant}, not {described(results)}")
     if len(results) != length:

@@ -44,7 +44,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def keep_from_children(memory: int, address: int, size: int) -> None:
-    """From now on forked children have a copy of shared memory: what they write is their own.
+    """Gives forked children a copy of shared memory from now on: what they write is their own.
 
     Args:
         memory: its descriptor.
@@ -58,7 +58,7 @@ def keep_from_children(memory: int, address: int, size: int) -> None:
 
 
 def in_one_process(call: Callable[..., Any], *arguments: Any) -> Any:
-    """What a call of an environment gives; a child forked by it ends here, whatever it brings."""
+    """Calls an environment; a child that the call forks ends here, whatever its result."""
     before = num_forks
     try:
         return call(*arguments)
@@ -80,7 +80,7 @@ def end(leader: int, mark: str) -> list[int]:
 
 
 def end_others(leader: int, mark: str) -> list[int]:
-    """As `end`, but for this process and where there is no /proc."""
+    """Ends processes like `end`, but not this one, and also where there is no /proc."""
     seen, refused = {os.getpid()}, []
     while found := _members(leader, mark) - seen:  # they may start others meanwhile
         for pid in found:

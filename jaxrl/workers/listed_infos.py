@@ -101,7 +101,7 @@ def _reached(row: int, info: Mapping) -> Any:
 
 
 def _says(env: Any, method: str) -> bool:
-    """Whether all copies of Stable-Baselines3's environment have a method."""
+    """Returns whether all copies of Stable-Baselines3's environment have a method."""
     try:
         return bool(env.has_attr(method))
     except (AttributeError, NotImplementedError):

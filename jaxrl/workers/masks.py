@@ -102,7 +102,7 @@ class ObservedMask:
 
 
 class MaskSource:
-    """Where an agent's masks are found: always in the same place.
+    """The place of an agent's masks, which is always the same.
 
     Args:
         method: gives the mask; None: there is none.

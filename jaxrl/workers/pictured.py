@@ -21,7 +21,7 @@ MOST_PICTURES = 256  # that are kept of an episode; of a longer one every second
 
 
 def makes_pictures(env: Any) -> bool:
-    """Whether an environment of Python was made so that `render` gives pictures."""
+    """Returns whether a Python environment was made so that `render` gives pictures."""
     return getattr(env, "render_mode", None) == RENDER_MODE
 
 
@@ -68,7 +68,7 @@ class PicturedEnv:
         close(self._copy.env)
 
     def _attempt(self, play: Any) -> Any:
-        """What a call of the copy gives; then the picture is taken."""
+        """The result of a call of the copy, after which the picture is taken."""
         try:
             found, picture = in_one_process(
                 self._draws.alone, lambda: (play(), self._copy.env.render())

@@ -110,11 +110,11 @@ class Worker:
         self._write(command)
 
     def has_reports(self, timeout_s: float) -> bool:
-        """Whether there is something to read, now or within a time."""
+        """Returns whether there is something to read, now or within a time."""
         return bool(self._poll.poll(timeout_s * 1000))
 
     def has_ended(self) -> bool:
-        """Whether it is gone with all reports read, though a child of it may hold its pipes."""
+        """Returns whether it has ended and all reports are read; a child may hold its pipes."""
         return self._popen.poll() is not None and not self.has_reports(0.0)
 
     def ending(self) -> str:
@@ -279,7 +279,7 @@ class ProcessPool:
         return int(self._arrays.current[index]), list(self._workers[index].pending)
 
     def _patience(self, progress: tuple[int, list[bytes]]) -> float:
-        """How many seconds a worker may take for a copy, or to start."""
+        """The number of seconds that a worker may take for a copy, or to start."""
         row, pending = progress
         is_starting = row < 0 and pending[:1] in ([RESET], [RESTART])
         return START_TIMEOUT_S if is_starting else self._timeout
@@ -323,7 +323,7 @@ def halves(num_envs: int) -> tuple[slice, ...]:
 
 
 def shares(parts: tuple[slice, ...], num_workers: int) -> list[tuple[range, ...]]:
-    """For each worker its rows of each part.
+    """The rows of each part, for each worker.
 
     A worker has copies of every part, so that it always has something to step, unless there are too
     few copies for that.
@@ -347,7 +347,7 @@ def _within(rows: range, part: slice) -> range:
 
 
 def pickled(value: Any, name: str, where: str = "worker processes") -> bytes:
-    """What makes an environment elsewhere; functions and classes of a script or notebook, too."""
+    """A pickle that makes an environment elsewhere, also from a script's or notebook's classes."""
     try:
         import cloudpickle
     except ImportError:

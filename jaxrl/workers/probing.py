@@ -1,4 +1,4 @@
-"""What a Python environment is: its spaces, and what a first reset and step give.
+"""The facts of a Python environment: its spaces, and the results of a first reset and step.
 
 They are played as training plays, so what would spoil an episode is refused before training.
 """
@@ -23,7 +23,7 @@ from jaxrl.workers.vector_stepper import VectorStepper, declared
 
 
 def probe(source: Source, made: Any) -> EnvForm:
-    """What arrays an environment needs; it is reset and stepped once to see that.
+    """The form of an environment's arrays, which is reset and stepped once to see them.
 
     Args:
         made: the environment.
@@ -71,7 +71,7 @@ def possible_actions(
 
 
 def _possible(space: Space, mask: np.ndarray | None, num_envs: int) -> PyTree:
-    """Of one agent, [E, ...]; the parts of integers have their parts of the mask."""
+    """A possible action of one agent, [E, ...]; each part of integers has its part of the mask."""
     parts, structure = jax.tree.flatten(tree_of(space))
     lengths = [0 if mask is None else mask_length(part) for part in parts]
     masks = np.split(mask, np.cumsum(lengths)[:-1], axis=1) if mask is not None else lengths

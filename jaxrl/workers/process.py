@@ -32,7 +32,7 @@ class Start(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """Which copies a worker steps."""
+    """The copies that a worker steps."""
 
     form: Any  # EnvForm
     num_envs: int  # in all

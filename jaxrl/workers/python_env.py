@@ -120,7 +120,7 @@ def declare(source: Source, made: Any) -> PythonEnv:
 
 
 def _probed(source: Source, made: Any) -> tuple[Source, EnvForm]:
-    """What an environment needs, and what makes copies that can be stepped."""
+    """The form of an environment, and the source of copies that can be stepped."""
     try:
         return source, probe(source, made)
     except UsageError:
@@ -179,7 +179,7 @@ def make_vector_env(
 
 
 def seconds_of_a_step(copy: VectorEnv) -> float:
-    """Of one copy in this process: the median of its first steps."""
+    """The seconds of a step of one copy in this process: the median of its first steps."""
     masks = copy.reset(np.zeros(1, np.uint32)).action_mask
     seconds = []
     for _ in range(TIMED_STEPS):

@@ -95,7 +95,7 @@ def made_parallel(make: Callable[[], Any]) -> RllibAsParallel:
 
 
 def gives_by_agent(env: Any) -> bool:
-    """Whether a reset gives a dict though the space is none: one observation for each agent."""
+    """Returns whether a reset gives a dict, one observation per agent, though the space is none."""
     space = getattr(env, "observation_space", None)
     if callable(space) or isinstance(getattr(space, "spaces", space), Mapping):
         return False

@@ -26,7 +26,7 @@ class Generator(Protocol):
     """A generator that the process shares."""
 
     def is_loaded(self) -> bool:
-        """Whether code of this process can draw from it."""
+        """Returns whether code of this process can draw from it."""
 
     def get(self) -> Any:
         """Its state."""
@@ -127,7 +127,7 @@ def seed_process(seed: int) -> None:
 
 @contextlib.contextmanager
 def preserved(generators: list[Generator] | None = None) -> Iterator[None]:
-    """What is drawn inside leaves the process's generators, or these of them, as they were."""
+    """Restores the process's generators, or the given ones, after what is drawn inside."""
     with _swapping:
         endings = [each.preserved() for each in (loaded() if generators is None else generators)]
         try:
@@ -138,7 +138,7 @@ def preserved(generators: list[Generator] | None = None) -> Iterator[None]:
 
 
 class Draws:
-    """Which shared generators the copies of a stepper draw from, found in their first steps.
+    """The shared generators that the copies of a stepper draw from, found in their first steps.
 
     Args:
         num_steps: of all of them together that are watched; 0: they draw from the process's own.
@@ -158,7 +158,7 @@ class Draws:
 
     @property
     def is_over(self) -> bool:
-        """Whether the copies draw from none."""
+        """True if the copies draw from none."""
         return not (self.is_watching or self.drawn)
 
     @property

@@ -47,7 +47,7 @@ PYTHON_ENVIRONMENT = trust.Kind(
 
 
 class Source(NamedTuple):
-    """What makes copies of an environment, in this process or in another one.
+    """A maker of copies of an environment, in this process or in another one.
 
     Attributes:
         name: in messages and folders.
@@ -115,13 +115,13 @@ def _name_of(env: Any) -> str:
 
 
 def gymnasium_constructor(name: str) -> Callable[..., Any]:
-    """What makes an environment of Gymnasium's registry: `gym:NAME`."""
+    """The constructor of an environment in Gymnasium's registry: `gym:NAME`."""
     _require("gym", name)
     return functools.partial(_make_gymnasium, name)
 
 
 def pettingzoo_constructor(name: str) -> Callable[..., Any]:
-    """What makes an environment of PettingZoo: `pettingzoo:FAMILY/NAME`."""
+    """The constructor of an environment of PettingZoo: `pettingzoo:FAMILY/NAME`."""
     _require("pettingzoo", name)
     return functools.partial(_make_pettingzoo, name)
 

@@ -75,7 +75,7 @@ class SpaceForm(NamedTuple):
 
     @property
     def is_plain(self) -> bool:
-        """Whether the space is no Dict or Tuple."""
+        """True if the space is no Dict or Tuple."""
         return not self.leaves[0].path
 
     def build(self, leaves: list[Any]) -> Any:
@@ -306,7 +306,7 @@ def _store_integer(leaf: Leaf, view: np.ndarray, number: int) -> None:
 
 
 def place_of(leaf: Leaf) -> str:
-    """Where a part is in an observation, as an error has it: `['image'][0]`."""
+    """The path of a part in an observation, as errors show it: `['image'][0]`."""
     return "".join(f"[{key!r}]" for key in leaf.path)
 
 

@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 
 class VectorSpec(NamedTuple):
-    """What the copies are: everything that is the same for all of them."""
+    """The specification of the copies: everything that is the same for all of them."""
 
     name: str  # of the environment, such as "gym:CartPole-v1"
     agents: tuple[AgentId, ...]

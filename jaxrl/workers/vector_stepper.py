@@ -26,7 +26,7 @@ NEXT_STEP, SAME_STEP, DISABLED = "NextStep", "SameStep", "Disabled"  # Gymnasium
 
 
 def declared(env: Any, name: str) -> EnvForm:
-    """What arrays a `VectorEnv` needs, as far as its spaces say it."""
+    """The form of a `VectorEnv`'s arrays, as far as its spaces state it."""
     env = with_gymnasiums_interface(env)
     action = form_of(env.single_action_space, f"action of {name}")
     observed = ObservedMask(env.single_observation_space, action)
@@ -35,7 +35,7 @@ def declared(env: Any, name: str) -> EnvForm:
 
 
 class VectorStepper:
-    """As `Stepper`, for the copies of one `VectorEnv`. A fault drops the episodes of all."""
+    """A `Stepper` for the copies of one `VectorEnv`. A fault drops the episodes of all."""
 
     def __init__(self, source: Source, arrays: StepArrays, report: Callable[[Fault], None]):
         self._source, self._arrays, self._report = source, arrays, report
@@ -148,7 +148,7 @@ class VectorStepper:
             flags[:] = False
 
     def _drawing(self, call: Callable[[], Any]) -> Any:
-        """What a call of the environment gives, which draws from generators of its own."""
+        """The result of a call of the environment, which draws from generators of its own."""
         return self._draws.alone(lambda: self._generators.play(call))
 
     def _make(self) -> Any:
@@ -213,7 +213,7 @@ class VectorStepper:
 
 
 def _method_of(env: Any) -> Callable[[], Any] | None:
-    """What gives the masks of all copies: a method of theirs, or of the environment."""
+    """The method that gives the masks of all copies: the copies' own, or the environment's."""
     copies = getattr(env.unwrapped, "envs", None)
     methods = [method_of(copy) for copy in copies or ()]
     if methods and None not in methods:

@@ -43,13 +43,13 @@ class AdvantageNorm(struct.PyTreeNode):
 
 
 class BCState(LearnerState, kw_only=True):
-    """What a policy learns with."""
+    """The state of a policy that learns from recorded episodes."""
 
     advantage_norm: AdvantageNorm | None = None  # of MARWIL
 
 
 class Terms(NamedTuple):
-    """What a minibatch reports, f32[] each: means over its steps."""
+    """The metrics of a minibatch, f32[] each: means over its steps."""
 
     log_prob: jax.Array  # of the recorded actions
     entropy: jax.Array

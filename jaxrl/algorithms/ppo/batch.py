@@ -99,7 +99,7 @@ class Minibatches(NamedTuple):
 
 
 def batch_layout(policy_spec: PolicySpec, shape: tuple[int, int, int]) -> BatchLayout:
-    """Of a trajectory [T, E, M]."""
+    """The layout of the batch of a trajectory [T, E, M]."""
     num_steps, num_envs, num_agents = shape
     number, length = policy_spec.sequences(num_steps)
     return BatchLayout(number, length, num_envs, num_agents, policy_spec.has_memory)

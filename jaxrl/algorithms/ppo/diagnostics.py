@@ -63,7 +63,7 @@ def _names(policies: list[str]) -> str:
 
 @functools.lru_cache(maxsize=16)
 def _limits(config: Any) -> dict[str | None, Limits]:
-    """Of the policies with settings of their own, and under None of all others."""
+    """The limits of the policies with settings of their own, and under None of all others."""
     views = {None: config, **{policy: config.for_policy(policy) for policy, _ in config.per_policy}}
     return {
         policy: Limits(

@@ -140,7 +140,7 @@ def _reading(space: Space, settings: Mapping[str, Any], total_env_steps: int) ->
 
 
 def _critic_can_be_filtered(setup: Any, settings: Mapping[str, Any]) -> bool:
-    """Whether a centralised critic sees plain numbers; True where there is none."""
+    """Returns whether a centralised critic reads plain numbers; True where there is none."""
     source = settings.get("critic_observation", OWN)
     if source not in (STATE, ALL_AGENTS):
         return True
@@ -151,7 +151,7 @@ def _critic_can_be_filtered(setup: Any, settings: Mapping[str, Any]) -> bool:
 def _learns_from_small_images(
     setup: Any, changes: Mapping[str, Any], given: Mapping[PolicyId, dict[str, Any]]
 ) -> bool:
-    """Whether the built-in networks of all policies read small images."""
+    """Returns whether the built-in networks of all policies read small images."""
 
     def reads(policy: PolicyId, agent: AgentId) -> bool:
         settings = {**changes, **given.get(policy, {})}
@@ -164,7 +164,7 @@ def _learns_from_small_images(
 def _has_large_pictures(
     setup: Any, changes: Mapping[str, Any], given: Mapping[PolicyId, dict[str, Any]]
 ) -> bool:
-    """Whether some policy sees pictures of bytes that are no small boards."""
+    """Returns whether some policy reads pictures of bytes that are no small boards."""
     for policy, agents in setup.policies.items():
         images = _images(without_mask(setup.env.observation_space(agents[0], setup.env_params)))
         settings = {**changes, **given.get(policy, {})}

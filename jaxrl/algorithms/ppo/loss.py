@@ -15,7 +15,7 @@ CACHED_ROWS = 1024  # whose activations, of layers 64 wide, a core's cache of 1 
 
 
 class Terms(NamedTuple):
-    """What the loss is made of and what is reported beside it: f32[B] by row, or sums over rows."""
+    """The terms of the loss and the metrics beside it: f32[B] by row, or sums over rows."""
 
     policy_loss: jax.Array
     vf_loss: jax.Array
@@ -97,7 +97,7 @@ def gradient(params: PyTree, spec: PPOSpec, batch: Batch, hypers: Hypers) -> tup
 
 
 def num_microbatches(num_rows: int, axis_name: str | None) -> int:
-    """How many parts a minibatch is cut into.
+    """The number of parts that a minibatch is cut into.
 
     Where every core is a device, a part fits the core's cache. One device for all cores spreads
     large products over them, and an accelerator wants them as large as they are.

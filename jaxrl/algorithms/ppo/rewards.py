@@ -74,7 +74,7 @@ def prepare_rewards(
 
 
 def _intrinsic_rewards(spec: PPOSpec, learner: PPOState, trajectory: Trajectory) -> jax.Array:
-    """Of the model, f32[T, E, M], before it learns from this trajectory."""
+    """The model's intrinsic rewards, f32[T, E, M], before it learns from this trajectory."""
     policy_spec = spec.policy_spec
     seen = trajectory.replace(
         obs=policy_spec.read(learner.filter, trajectory.obs, trajectory.inputs),

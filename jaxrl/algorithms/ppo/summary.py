@@ -144,7 +144,7 @@ def _network(config: PPOConfig, policy_spec: PolicySpec) -> str:
 
 
 def _channels_first(config: PPOConfig, space: Space) -> str:
-    """What the plan says of images with their channels first; nothing of others."""
+    """The plan's remark on images with their channels first; empty for others."""
     if not is_tree(space):
         named = [("", space)]
     else:
@@ -186,7 +186,7 @@ def _actions(config: PPOConfig, space: Space) -> tuple[str, ...]:
 
 
 def _fitted(config: PPOConfig, space: Box) -> str:
-    """How a Gaussian's actions are brought to the space's bounds."""
+    """The way in which a Gaussian's actions are brought to the space's bounds."""
     normalize, clip = config.normalize_actions, config.clip_actions
     bounds = action_bounds(space, normalize=normalize, clip=clip)
     if bounds.stretched.all():

@@ -33,7 +33,7 @@ MAX_PACKED_SIZE = 2048  # numbers of a layer; packing a larger one costs more co
 
 
 class PPOState(LearnerState, kw_only=True):
-    """What a policy learns with."""
+    """The state of a policy that learns with PPO."""
 
     kl_coeff: jax.Array  # f32[]
     return_filter: RunningMeanStd | None = None  # of the discounted return, where it is scaled

@@ -8,7 +8,7 @@ HIT = "/jax/compilation_cache/cache_hits"  # JAX's name of the event
 
 
 def num_hits() -> int:
-    """How many programs this process has loaded from a cache since it first asked."""
+    """The number of programs that this process has loaded from a cache since it first asked."""
     return len(_hits())
 
 

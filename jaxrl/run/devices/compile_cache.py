@@ -139,7 +139,7 @@ def remove_cut_entries(folder: Path) -> None:
 
 
 def _is_whole(entry: bytes) -> bool:
-    """Whether an entry can be unpacked, as far as that is known here."""
+    """Returns whether an entry can be unpacked, as far as can be checked here."""
     unpack, damage = zlib.decompress, zlib.error
     if entry.startswith(ZSTANDARD):
         if not is_installed("zstandard"):
@@ -181,7 +181,7 @@ def test_here() -> str:
 
 
 def _verdict(folder: Path, say: Callable[[str], None]) -> str:
-    """What the test said in this folder, or says now if nobody asked before."""
+    """The result of the test in this folder, which runs now if it has not run before."""
     mark = folder / TESTED
     verdict = mark.read_text(encoding="utf-8") if mark.exists() else ""
     if not verdict:
@@ -217,7 +217,7 @@ def _turn_on(folder: Path | None, min_seconds: float = 0.0) -> None:
 
 
 def _processor() -> list[str]:
-    """What the processor is and can; this computer's name where that is not known."""
+    """The processor's kind and features; this computer's name where they are not known."""
     try:
         lines = CPU_FACTS.findall(Path("/proc/cpuinfo").read_text(encoding="utf-8"))
     except OSError:

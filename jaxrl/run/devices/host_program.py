@@ -50,7 +50,7 @@ class _CompiledOnce:
 
 
 class _Traced(NamedTuple):
-    """What `HostTraining` runs."""
+    """The compiled programs of `HostTraining`."""
 
     metrics: Metrics  # shapes, [1, ...]
     start: _CompiledOnce
@@ -59,7 +59,7 @@ class _Traced(NamedTuple):
 
 @dataclass(frozen=True)
 class _Structure:
-    """What runs share that differ in numbers alone, by the shapes of the numbers."""
+    """The structure that runs share if they differ only in numbers, by the numbers' shapes."""
 
     algorithm: Algorithm
     traced: dict[str, _Traced] = field(default_factory=dict)
@@ -67,7 +67,7 @@ class _Structure:
 
 @functools.lru_cache(maxsize=8)
 def _structure_of(static_config: AlgorithmConfig, env: Any) -> _Structure:
-    """Of `config.static()`, kept by the environment that its name means now as well."""
+    """The structure of `config.static()`; a name that was registered again compiles again."""
     return _Structure(static_config.build())
 
 

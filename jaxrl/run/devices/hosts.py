@@ -72,7 +72,7 @@ class Channel:
         self._start(self._look_after)
 
     def allgather(self, value: Any) -> list[Any]:
-        """What each process says, by process; anything that JSON holds."""
+        """Sends a value that JSON holds to all processes, and returns those of all, by process."""
         self._step += 1
         self._say(value)
         values = [self._hear(process) for process in range(self.number)]
@@ -83,7 +83,7 @@ class Channel:
         return values
 
     def broadcast(self, value: Any = None) -> Any:
-        """What process 0 says."""
+        """Sends the value of process 0 to all processes, and returns it."""
         self._step += 1
         if self.index == 0:
             self._say(value)
@@ -123,7 +123,7 @@ class Channel:
         self.set(f"alive/{self.index}", "left")
 
     def have_all_left(self, seconds: float) -> bool:
-        """Whether the other processes leave as well, within this time."""
+        """Returns whether the other processes leave as well, within this time."""
         deadline = time.monotonic() + seconds
         left = set()
         while len(left) < self.number and time.monotonic() < deadline:
@@ -144,7 +144,7 @@ class Channel:
         self.client.key_value_set(key, json.dumps(value))
 
     def _hear(self, process: int) -> Any:
-        """What a process says in this step; waits without end, but signals are heard."""
+        """The value of a process in this step; waits without end, but reacts to signals."""
         self._waiting_since = time.monotonic()
         try:
             while (value := self.get(f"{self._step}/{process}", 1.0)) is None:
@@ -344,7 +344,7 @@ def _forget_connection() -> None:
 
 
 def _why_alone(coordinator: str, number: int | None, index: int | None, seconds: float) -> str:
-    """What is known where processes did not come together."""
+    """The known reason why processes did not come together."""
     if coordinator == AUTO:
         return f"coordinator=auto: the processes did not come together within {seconds:g} s"
     if index:

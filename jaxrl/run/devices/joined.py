@@ -18,7 +18,7 @@ _joined: list[Hosts] = []  # one entry at most
 
 
 def enter(joined: Hosts) -> None:
-    """From now on this process is one of several."""
+    """Marks this process as one of several from now on."""
     _joined.append(joined)
 
 

@@ -1,4 +1,4 @@
-"""How much memory training will take at its peak, said before it begins."""
+"""An estimate of the memory of training at its peak, reported before it begins."""
 
 import os
 from pathlib import Path

@@ -170,7 +170,7 @@ def placed(tree: PyTree, shardings: PyTree) -> PyTree:
 
 
 def _part_here(leaf: Any, sharding: Any) -> Any:
-    """As `jax.device_put`, which would first send the processes' arrays around to compare them."""
+    """Puts a leaf like `jax.device_put`, which would first compare the processes' arrays."""
     if sharding is None:  # the program does not use it
         return leaf
     if isinstance(leaf, jax.Array):

@@ -87,7 +87,7 @@ class Share:
 
     @property
     def seeds(self) -> np.ndarray | None:
-        """Of the episodes that begin with the next rollout; None: the present ones continue."""
+        """The seeds of the episodes of the next rollout; None: the present ones continue."""
         if not self.begins:
             return None
         if self.num_players == 1:
@@ -227,7 +227,7 @@ class RayRollouts:
         return collected.fragment
 
     def _is_late(self, share: Share) -> bool:
-        """Whether a player has had long enough to start or to answer, or lacks a core to start."""
+        """Returns whether a player is late to start or to answer, or lacks a core to start."""
         if share.player.has_started:
             return self._is_silent(share.player)
         waited = time.monotonic() - share.player.asked
@@ -236,7 +236,7 @@ class RayRollouts:
         return waited > PATIENCE_S or self._lacks_cores()
 
     def _is_silent(self, player: Candidate) -> bool:
-        """Whether a player has not answered for long; asks it again once it has."""
+        """Returns whether a player has not answered for long; asks it again once it has."""
         if player.answer is None or self._ray.wait([player.answer], timeout=0)[0]:
             player.answer, player.asked = player.actor.answer.remote(), time.monotonic()
         return time.monotonic() - player.asked > ANSWER_TIMEOUT_S
@@ -305,7 +305,7 @@ class RayRollouts:
         return Candidate(actor, started, time.monotonic())
 
     def _lacks_cores(self) -> bool:
-        """Whether another share must do without a core to itself."""
+        """Returns whether another share must do without a core to itself."""
         cores = self._ray.cluster_resources().get("CPU", 0.0)
         num_squeezed = sum(share.successor is not None for share in self._shares)
         return num_squeezed < len(self._shares) - cores

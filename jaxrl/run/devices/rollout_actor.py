@@ -19,7 +19,7 @@ from jaxrl.run.devices import compile_cache
 
 
 class Start(NamedTuple):
-    """What every actor of a training is made of."""
+    """The arguments from which every actor of a training is made."""
 
     spec: RolloutSpec
     sizes: tuple[int, int]  # copies of all actors, and steps of each in a rollout
@@ -29,7 +29,7 @@ class Start(NamedTuple):
 
 
 class Collected(NamedTuple):
-    """What an actor returns of a rollout."""
+    """The result of an actor's rollout."""
 
     fragment: Fragment  # NumPy
     num_faults: int  # episodes that were dropped since it returned the last one

@@ -166,7 +166,7 @@ def npz_bytes(policy: Any, *, explore: bool) -> bytes:
 
 
 def _metadata(policy: Any, step: PolicyStep, parity: Parity | None) -> dict[str, Any]:
-    """What the file says of itself, as strict JSON can hold it."""
+    """The file's metadata, as strict JSON can hold them."""
     spec = policy.policy_spec
     is_plain = is_program(spec.observation_space) and is_action_of_program(spec.action_space)
     fields = lambda tensors: [tensor._asdict() for tensor in tensors]

@@ -50,7 +50,7 @@ def build_npz(step: PolicyStep, batch: int | None) -> Built:
 
 
 def _is_of_second_format(network: dict[str, Any], arrays: dict[str, np.ndarray]) -> bool:
-    """Whether readers of format 1 would misread a file, apart from its spaces."""
+    """Returns whether readers of format 1 would misread a file, apart from its spaces."""
     parts = {key for part in network["parts"] for key in part}
     has_filters = any(name.startswith("filter/mean/") for name in arrays)
     return bool(parts & {"channels", "scale"}) or has_filters or "stretched" in network
@@ -100,7 +100,7 @@ def _refused(network: Any) -> UsageError:
 def _parts(
     step: PolicyStep, torso: MLP | CNN, convs: PyTree, arrays: dict[str, np.ndarray]
 ) -> Iterator[dict[str, Any]]:
-    """What the first layer reads, in its order; the convolutions of images go to `arrays`."""
+    """The inputs of the first layer, in its order; the convolutions of images go to `arrays`."""
     spec = step.policy_spec
     space = spec.told.input_space(spec.observation_space, spec.action_space)
     is_told = bool(spec.told.spaces(spec.action_space))
@@ -134,7 +134,7 @@ def _parts(
 
 
 def _filter(observation_filter: ObservationFilter, part: Space) -> dict[str, Any]:
-    """What is done to a part's numbers before the network reads them; {} if nothing."""
+    """The change of a part's numbers before the network reads them; {} if there is none."""
     if observation_filter.is_scaled(part):
         low, width = scale_of(part)
         return {"scale": [low.tolist(), width.tolist()]}
@@ -182,7 +182,7 @@ def _core(core: Any, part: str) -> dict[str, Any]:
 
 
 def _action(step: PolicyStep) -> dict[str, Any]:
-    """How an action is made of the network's outputs; of several parts "actions" has each."""
+    """The plan of an action from the network's outputs; of several parts "actions" has each."""
     spec = step.policy_spec
     parts = jax.tree.leaves(tree_of(spec.action_space))
     if not is_tree(spec.action_space):
@@ -197,7 +197,7 @@ def _action(step: PolicyStep) -> dict[str, Any]:
 
 
 def _plan(spec: PolicySpec, space: Space) -> dict[str, Any]:
-    """Of a plain part."""
+    """The plan of a plain part of an action."""
     if mask_length(space):
         choices = countable(space)
         return {

@@ -366,7 +366,7 @@ CORES = {"GRU": _gru, "LSTM": _lstm, "Attention": _attention}
 
 
 def _plans(network):
-    """How each part of an action is made of the network's outputs; a plain action is one part."""
+    """The plans of an action's parts from the network's outputs; a plain action is one part."""
     return network.get("actions", [network])
 
 

@@ -50,7 +50,7 @@ class Steps(NamedTuple):
 
 
 class Parity(NamedTuple):
-    """What a check found."""
+    """The result of a check."""
 
     # The largest difference of a number, relative to its row's largest where that is above 1.
     error: float
@@ -129,7 +129,7 @@ def drawn_steps(step: PolicyStep) -> Steps:
 
 
 def _finite(values: np.ndarray) -> np.ndarray:
-    """What an environment says of agents that have ended may be anything."""
+    """The finite values of an environment, whose numbers for ended agents may be anything."""
     return np.nan_to_num(values, posinf=0.0, neginf=0.0) if values.dtype.kind == "f" else values
 
 
@@ -221,7 +221,7 @@ class _Choice(NamedTuple):
 
 
 def _choices(step: PolicyStep) -> dict[str, _Choice]:
-    """By the names of outputs."""
+    """The choices of integers by the names of outputs."""
     spec, found, logits, noise = step.policy_spec, {}, 0, 0
     for name, space in zip(
         step.action_names, jax.tree.leaves(tree_of(spec.action_space)), strict=True
@@ -250,7 +250,7 @@ def _scale(values: np.ndarray) -> np.ndarray:
 
 
 def _lost_score(space: Space, scores: np.ndarray, best: np.ndarray, given: np.ndarray) -> float:
-    """By how much other integers than the best ones miss the best score, which may be a tie."""
+    """The best score less that of the given integers, which is 0 in a tie."""
     sizes = action_space_inside(space).counts
     best, given = (action_to_program(space, each).reshape(len(each), -1) for each in (best, given))
     lost = 0.0

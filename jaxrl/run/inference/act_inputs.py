@@ -1,4 +1,4 @@
-"""What whoever acts gives to a policy, checked and read as arrays."""
+"""The inputs that a caller gives to a policy, checked and read as arrays."""
 
 import contextlib
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ READ_HERE = ("begins", "prev_reward", MASK, "agent")  # of the arguments of `Pol
 
 
 class ActInputs(NamedTuple):
-    """What a policy acts on, for a batch of any leading axes."""
+    """The inputs of a policy, for a batch of any leading axes."""
 
     obs: PyTree  # [..., *space.shape], a tree where the space is one
     policy_state: PolicyState  # before the step

@@ -12,7 +12,7 @@ ACTING = 0x61637469  # folded into the seed's key
 
 
 def acting_key(seed: int, name: str) -> Key:
-    """What actions outside of training are drawn from, by the name of who acts."""
+    """The random key of actions outside of training, by the name of who acts."""
     count(0, UINT32)("seed", seed)
     root = jax.random.fold_in(jax.random.key(seed, impl="threefry2x32"), ACTING)
     return jax.random.fold_in(root, np.uint32(zlib.crc32(name.encode())))

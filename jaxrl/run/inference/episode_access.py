@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 
 class EpisodeAccess:
-    """What a trainer lets its user play with the policies of its `runner`."""
+    """The methods of a trainer that play episodes with the policies of its `runner`."""
 
     @cached_property
     def evaluation(self) -> "Evaluation":
-        """What evaluates and samples, imported when a setting or a call asks for it."""
+        """The player of evaluations and samples, imported when a setting or a call asks for it."""
         from jaxrl.run.inference.evaluate import Evaluation
 
         return Evaluation(self.config, self.algorithm, self.settings, self.progress.say)

@@ -73,7 +73,7 @@ class LoadedRun:
 
 @dataclass(frozen=True)
 class OtherGame:
-    """What episodes of a saved run have that training had not.
+    """The differences of an episode's game from the training of a saved run.
 
     Args:
         env_args: arguments of the environment that differ from training's.

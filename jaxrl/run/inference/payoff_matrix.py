@@ -27,7 +27,7 @@ LONGEST_STEP = 2.0  # of a round, in log strength
 
 @dataclasses.dataclass(frozen=True)
 class PayoffMatrix:
-    """Who wins how often against whom, a draw counting half.
+    """The win rate of each policy against each opponent, a draw counting half.
 
     Args:
         rows: the policies that learn: the present one by its policy's name, and its copies.

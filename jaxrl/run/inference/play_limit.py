@@ -20,7 +20,7 @@ def say_on_stderr(text: str) -> None:
 
 @dataclass(frozen=True)
 class PlayLimit:
-    """Where episodes are cut, and who is told that they do not end.
+    """The length at which episodes are cut, and who is told that they do not end.
 
     Args:
         max_steps: of one episode.

@@ -76,7 +76,7 @@ class Policy:
         self._memory: dict[AgentId | None, PolicyState] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        """What pickle keeps: arrays as NumPy's, the random key as its words."""
+        """The state for pickle: arrays as NumPy's, the random key as its words."""
         # Memories one by one: as keys of one tree, None and the names of agents could not be
         # sorted.
         policy_state = {
@@ -92,7 +92,7 @@ class Policy:
 
     @property
     def remembers(self) -> bool:
-        """Whether what it does depends on what it was shown before."""
+        """True if the actions depend on earlier observations."""
         return bool(jax.tree.leaves(jax.eval_shape(lambda: self.policy_spec.initial_state(()))))
 
     @property

@@ -73,7 +73,7 @@ class EpisodeRecording:
 
 
 class EpisodeChoice(NamedTuple):
-    """Which episode is played: the one that `evaluate` plays as this seed's `episode`."""
+    """The choice of an episode: the one that `evaluate` plays as this seed's `episode`."""
 
     seed: int = 0
     episode: int = 0
@@ -173,7 +173,7 @@ def check_can_render(env: MultiAgentEnvironment) -> None:
 
 
 class _ShownStep(NamedTuple):
-    """What a step did that a page shows, [E, ...]; of a whole episode [T, ...]."""
+    """The part of a step that a page shows, [E, ...]; of a whole episode [T, ...]."""
 
     state: PyTree  # that it reached
     obs: tuple[PyTree, ...]  # by group, [E, N, M, ...]; empty where they are not kept

@@ -40,7 +40,7 @@ STEPS_PER_CALL = 256
 
 
 class Difference(NamedTuple):
-    """Where a replay differs first from an episode."""
+    """The first difference of a replay from an episode."""
 
     step: int  # of the environment: 0 is the reset's observation, and the first action's reward
     agent: AgentId
@@ -130,7 +130,7 @@ class _Recorded(NamedTuple):
 
 
 class _Steps(NamedTuple):
-    """What environment steps gave."""
+    """The results of environment steps."""
 
     obs: Mapping[AgentId, PyTree]  # [T + 1, ...]
     reward: np.ndarray  # f32[T, M]
@@ -140,7 +140,7 @@ class _Steps(NamedTuple):
 
 
 def origin_of(episode: Episode) -> Mapping[str, Any]:
-    """Where an episode was played.
+    """The origin of an episode: its environment, arguments and seed.
 
     Raises:
         UsageError: it does not say so, does not begin with its reset, or has an action that waits
@@ -259,7 +259,7 @@ def _keys_of(env: MultiAgentEnvironment, origin: Mapping[str, Any], length: int)
 def _keys_in_training(
     env: MultiAgentEnvironment, seed: int, place: Mapping[str, int], length: int
 ) -> tuple[Key, Key]:
-    """As `_keys_of`, of an episode of a run's rollouts.
+    """The keys of an episode of a run's rollouts, like `_keys_of`.
 
     Args:
         place: of its first step: "update", "step", "environment" and "rollout_length".
@@ -280,7 +280,7 @@ def _keys_in_training(
 
 
 def _without_policies(env: MultiAgentEnvironment) -> RolloutSpec:
-    """For the random numbers of the environment alone."""
+    """A rollout's specification for the random numbers of the environment alone."""
     return RolloutSpec(env, Grouping(env.agents, (), (), is_stacked(env)), (), ())
 
 
@@ -296,7 +296,7 @@ def _sampled_keys(
 def _rollout_draws(
     env: MultiAgentEnvironment, length: int, key: Key, index: jax.Array, update: jax.Array
 ) -> StepRandomness:
-    """Of the environments `index`, [length, E], in the rollout of an update."""
+    """The draws of the environments `index`, [length, E], in the rollout of an update."""
     return draw_randomness(_without_policies(env), rollout_keys(key, update, index), length)
 
 

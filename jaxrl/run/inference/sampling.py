@@ -43,7 +43,7 @@ class Players(NamedTuple):
 
 
 def env_of(config: Any, env_args: Mapping[str, Any] = MappingProxyType({})) -> dict[str, Any]:
-    """What makes a configuration's environment again; the name is None where it is an object."""
+    """The arguments that make a configuration's environment; the name is None for an object."""
     name = config.env if isinstance(config.env, str) else None
     return {"env": name, "env_args": {**dict(config.env_args), **env_args}}
 
@@ -56,7 +56,7 @@ def plain_params(env_params: PyTree) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class EpisodeRange:
-    """Which episodes of a seed, played how."""
+    """The episodes of a seed, and the way in which they are played."""
 
     seed: int = 0
     first: int = 0
@@ -161,7 +161,7 @@ def _joined(*parts: np.ndarray) -> np.ndarray:
 
 
 def by_agent(grouping: Grouping, by_group: tuple[PyTree, ...]) -> dict[AgentId, tuple]:
-    """By agent, in the environment's order, [E, T, ...], of tuples by group, [E, T, N, M, ...]."""
+    """The values of each agent, in the environment's order, [E, T, ...], from [E, T, N, M, ...]."""
     found = {}
     for group, *values in zip(grouping.groups, *by_group, strict=True):
         for i, agents in enumerate(group.agents):
@@ -172,7 +172,7 @@ def by_agent(grouping: Grouping, by_group: tuple[PyTree, ...]) -> dict[AgentId, 
 
 
 def arrays_of(observations: PyTree, steps: GroupSteps) -> AgentArrays:
-    """Of one agent's steps."""
+    """The arrays of one agent's steps."""
     return AgentArrays(
         observations,
         steps.action,
@@ -185,7 +185,7 @@ def arrays_of(observations: PyTree, steps: GroupSteps) -> AgentArrays:
 
 
 def facts_of(grouping: Grouping) -> dict[AgentId, AgentFacts]:
-    """What is the same in all episodes, by agent in the environment's order."""
+    """The facts that are the same in all episodes, by agent in the environment's order."""
     facts = {}
     for group in grouping.groups:
         for policy, agents in zip(group.policies, group.agents, strict=True):

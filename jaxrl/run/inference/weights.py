@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class PolicyAccess:
-    """What a trainer with an `algorithm` and a `runner` lets its user do with single policies."""
+    """The methods of a trainer with an `algorithm` and a `runner` for single policies."""
 
     num_draws = 0  # calls of `compute_actions` so far: each draws anew
 

@@ -54,7 +54,7 @@ class PlaySpec(NamedTuple):
 
 
 class Game(NamedTuple):
-    """What stays the same in all steps."""
+    """The part of a game that stays the same in all steps."""
 
     weights: tuple[PolicyWeights, ...]  # by group, [N, ...]
     env_params: PyTree
@@ -244,6 +244,6 @@ def _uncounted(
 
 
 def _steps_to_keep(shapes: PyTree) -> int:
-    """How many steps a call plays that keeps arrays of these shapes of each."""
+    """The number of steps in a call that keeps arrays of these shapes for each step."""
     size = sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(shapes))
     return max(1, min(KEPT_STEPS, KEPT_BYTES // max(size, 1)))

@@ -59,13 +59,13 @@ class NotebookLine:
 
 
 def in_notebook() -> bool:
-    """Whether a Jupyter kernel runs this process."""
+    """Returns whether a Jupyter kernel runs this process."""
     ipython = sys.modules.get("IPython")
     return ipython is not None and hasattr(ipython.get_ipython(), "kernel")
 
 
 def rich_options() -> dict[str, bool]:
-    """Of a console in a notebook: plain text, where rich would write HTML or a terminal's codes."""
+    """The options of a console: in a notebook plain text, where rich would write HTML or codes."""
     return {"force_jupyter": False, "force_terminal": False} if in_notebook() else {}
 
 
@@ -261,7 +261,7 @@ def result_line(
 def evaluation_line(
     iteration: int, episodes: Mapping[str, Any], *, explore: bool, width: int | None = None
 ) -> str:
-    """What an evaluation found: return and its spread, per agent, length.
+    """The results of an evaluation: return and its spread, per agent, length.
 
     Args:
         explore: whether its actions were sampled.
@@ -310,19 +310,19 @@ def _fitted(parts: Mapping[str, str], least_first: tuple[str, ...], width: int |
 
 
 def compiling_line(number: int, *, plays: bool) -> str:
-    """What the wait is for; `number` of devices, and whether training steps environments."""
+    """The reason for the wait; `number` of devices, and whether training steps environments."""
     what = "rollout and update in one program" if plays else "the update"
     return f"compiling {what} for {device_name(number)} ..."
 
 
 def compiled_line(tracing: float, compiling: float, *, loaded: bool) -> str:
-    """What the wait was for, in seconds."""
+    """The duration of the wait, in seconds, and its parts."""
     source = ", the rest out of the compile cache" if loaded else ""
     return f"compiled in {tracing + compiling:.1f} s (tracing {tracing:.1f} s{source})"
 
 
 def device_name(number: int = 1) -> str:
-    """Where programs run, as a person says it.
+    """The device on which programs run, in words for people.
 
     Args:
         number: of the devices that environments are split over.

@@ -19,7 +19,7 @@ WINDOW_SHARE = 0.04  # of the curve, that a smoothed point is the mean of
 
 
 class Curves:
-    """What `curves.png` shows of a run. One thread may add while another draws.
+    """The data of a run's `curves.png`. One thread may add while another draws.
 
     Names of series: "return", "agent/<agent>", "evaluation", "<metric>/<policy>" of each panel, and
     "win_rate/<opponent>".
@@ -32,7 +32,7 @@ class Curves:
 
     @classmethod
     def from_jsonl(cls, path: str | Path, panels: Sequence[Panel] = ()) -> "Curves":
-        """As if every intact result in `metrics.jsonl` had been added; reads what is kept alone."""
+        """The curves of all intact results in `metrics.jsonl`; reads only those that it keeps."""
         curves, damage, unread = cls(panels), Damage(Path(path)), []
         for number, line in whole_lines(Path(path)):
             if not curves._training.is_due and b'"evaluation"' not in line:
@@ -107,7 +107,7 @@ def _win_rates(runners: Result) -> Iterator[tuple[str, float | None]]:
 
 
 def source_line(metadata: Mapping[str, Any], seed: int | None = None) -> str:
-    """Where a figure comes from: `seed 0, commit ad19d27, 2026-11-22`, of a run's metadata.json."""
+    """The source of a figure, from a run's metadata.json: `seed 0, commit ad19d27, 2026-11-22`."""
     commit, date = metadata.get("commit"), metadata.get("time")
     parts = [
         f"seed {seed}" if seed is not None else "",
@@ -146,7 +146,7 @@ def smooth(values: np.ndarray, *, logarithmic: bool = False) -> np.ndarray:
 
 
 def spans_decades(lines: Mapping[str, Series]) -> bool:
-    """Whether a logarithmic scale shows these better: positive, and spread by a factor of 30."""
+    """Returns whether a logarithmic scale is better: positive values, spread by a factor of 30."""
     values = np.concatenate([values for _, values in lines.values()]) if lines else np.zeros(1)
     return bool(values.min() > 0 and np.percentile(values, 99.5) > 30 * np.percentile(values, 0.5))
 

@@ -20,7 +20,7 @@ class Thinned:
 
     @property
     def is_due(self) -> bool:
-        """Whether the next entry is among those kept."""
+        """True if the next entry is among those kept."""
         return self._seen % self._stride == 0
 
     def skip(self) -> None:

@@ -26,7 +26,7 @@ WIN_RATE_FACTS = [WIN_RATE, "win rate against opponents", "", True]
 def panel_facts(
     metrics: Iterable[HeadlineMetric], *, has_opponents: bool = False
 ) -> list[list[Any]]:
-    """What a run's folder says of its panels, for `panels_of`."""
+    """The facts of a run's panels that its folder stores, for `panels_of`."""
     titled = [
         [metric.name, metric.title, metric.target, metric.linear]
         for metric in metrics

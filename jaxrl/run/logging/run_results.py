@@ -17,7 +17,7 @@ LOG = "jsonl"  # the logger that writes what is read here
 
 
 class RunResults:
-    """What a `Trainer` and a `Run` let their user do with results."""
+    """The methods of `Trainer` and `Run` that give results to their user."""
 
     run_dir: Path | None
     facts: Mapping[str, Any]  # the configuration and the panels, as `metadata.json` has them
@@ -54,7 +54,7 @@ class RunResults:
 
 
 class TrainerResults(RunResults):
-    """What a trainer has from its log, or from its memory where it writes none."""
+    """The results of a trainer, from its log, or from its memory where it writes none."""
 
     @cached_property
     def _kept(self) -> Thinned:

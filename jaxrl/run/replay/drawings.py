@@ -1,4 +1,4 @@
-"""What an episode shows, state by state: the environment's drawings, or its observations."""
+"""The pictures of an episode, state by state: the environment's drawings, or its observations."""
 
 import functools
 from collections.abc import Mapping
@@ -44,7 +44,7 @@ class Drawings(NamedTuple):
 def drawings_of(
     recording: EpisodeRecording, env: MultiAgentEnvironment, env_params: PyTree
 ) -> Drawings:
-    """By the environment's `draw`, which is compiled once for episodes of any length.
+    """The drawings of the environment's `draw`, compiled once for episodes of any length.
 
     Raises:
         UsageError: a drawing that breaks a rule of `jaxrl.core.drawing`.
@@ -62,7 +62,7 @@ def drawings_of(
 
 
 def observations_drawn(recording: EpisodeRecording) -> Drawings:
-    """For an environment that shows nothing: observations [H, W, C] as cells, others as bars."""
+    """Drawings of observations where nothing else is shown: [H, W, C] as cells, others as bars."""
     agent = recording.agents[0]
     observation = recording.observations[agent]
     leaves = [np.asarray(leaf, np.float64) for leaf in jax.tree.leaves(observation)]
@@ -134,7 +134,7 @@ def _draw(env: MultiAgentEnvironment, states: PyTree, env_params: PyTree) -> Map
 
 
 def _looks(env: MultiAgentEnvironment, state: PyTree, env_params: PyTree) -> list[dict[str, Any]]:
-    """What does not change of a drawing, found while it is traced."""
+    """The constant parts of a drawing, found while it is traced."""
     found = []
 
     def look(state, env_params):

@@ -63,7 +63,7 @@ class Packer:
         return base64.b64encode(zlib.compress(bytes(self._bytes), 9)).decode("ascii")
 
     def _place(self, content: bytes) -> int:
-        """Where these bytes begin; a multiple of four, as arrays of floats need."""
+        """The place where these bytes begin; a multiple of four, as arrays of floats need."""
         digest = hashlib.sha256(content).digest()
         if digest not in self._known:
             self._bytes += b"\0" * (-len(self._bytes) % 4)

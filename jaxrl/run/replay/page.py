@@ -127,7 +127,7 @@ def page_of(data: dict[str, Any] | None) -> str:
 def replay_data(
     columns: Sequence[Column], algorithm: Algorithm, *, first: int = 0, note: str = ""
 ) -> dict[str, Any]:
-    """What the player reads; the arrays are references into "arrays"."""
+    """The data of the player; the arrays are references into "arrays"."""
     env, grouping, packer = algorithm.rollout_spec.env, algorithm.grouping, Packer()
     agents = grouping.agents[:MAX_AGENTS]
     spaces = {
@@ -210,7 +210,7 @@ def _packed(drawings: Drawings, packer: Packer) -> dict[str, Any]:
 
 
 def _decisions(decisions: Decisions, space: Space, packer: Packer) -> dict[str, Any]:
-    """With integers as the places of their names, before the numbers of Boxes."""
+    """The packed decisions: integers as the places of their names, before the Boxes' numbers."""
     rows = lambda array: _finite(array).reshape(len(array), -1)[:, :MAX_ACTIONS]
     packed = {
         "value": packer.add(_finite(decisions.value)),
@@ -238,7 +238,7 @@ def _taken(space: Space, action: PyTree) -> np.ndarray:
 
 
 def _finite(array: Any) -> np.ndarray:
-    """With 0 for what is NaN or infinite, which JSON has no number for."""
+    """The array with 0 for NaN and infinity, for which JSON has no number."""
     return np.nan_to_num(np.asarray(array), posinf=0.0, neginf=0.0)
 
 
@@ -275,7 +275,7 @@ def _action_facts(
 
 
 def _facts_of_parts(space: Space, columns: Sequence[Column], agent: str) -> dict[str, Any]:
-    """As `_action_facts`, of an action in parts: its integers, and "numbers" of its Boxes."""
+    """The facts of an action in parts: its integers, and "numbers" of its Boxes."""
     names, counts, numbers, low, high = [], [], [], [], []
     for path, part, _ in parts_of(space, tree_of(space)):
         choices = countable(part)

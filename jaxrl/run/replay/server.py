@@ -38,7 +38,7 @@ HEADERS = {
 
 
 class LiveRun:
-    """What a run's folder holds by now."""
+    """The present contents of a run's folder."""
 
     def __init__(self, folder: Path, *, trust: bool = False):
         self.folder, self.facts, self.trust = folder, run_folder.read(folder), trust
@@ -50,7 +50,7 @@ class LiveRun:
         self._played, self._trouble = None, "" if self._has_checkpoint() else "no checkpoint yet"
 
     def status(self, known_episode: int) -> dict[str, Any]:
-        """What the page shows; the episode only if its number is not `known_episode`."""
+        """The contents of the page; the episode only if its number is not `known_episode`."""
         with self._lock:
             self._read_log()
             number, episode = self._episode

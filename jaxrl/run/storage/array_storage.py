@@ -92,7 +92,7 @@ class _WithoutEchoes:
 
 
 def _is_no_echo(record: logging.LogRecord) -> bool:
-    """Whether a record of absl or asyncio is of something else than a failed write of an array."""
+    """Returns whether a record of absl or asyncio is no echo of a failed write of an array."""
     text = record.getMessage()
     is_unheard = "exception was never retrieved" in text and "OCDBT" in text
     return not is_unheard and "_SignalingThread.run() raised an exception" not in text
@@ -131,7 +131,7 @@ def _link_folder() -> str:
 
 
 def _index(path: Path) -> Any:
-    """What is stored of the arrays at `path`, by key."""
+    """The index of the arrays stored at `path`, by key."""
     import tensorstore
 
     base = {"driver": "file", "path": f"{path.as_posix()}/"}

@@ -37,7 +37,7 @@ NAME = re.compile(r"(best-)?(\d{6,})")
 
 
 class Checkpoint(NamedTuple):
-    """What was read back."""
+    """The contents of a checkpoint that was read."""
 
     path: Path
     # by their path in the tree, such as "runner.learners.0.params.policy.0.kernel"
@@ -133,7 +133,7 @@ def read_facts(path: Path) -> dict[str, Any]:
 def open_found(
     path: Path, which: str | int = "last", reader: Callable[[Path], Read] = read
 ) -> Read:
-    """What `reader` makes of the checkpoint that `find` names.
+    """Reads the checkpoint that `find` names with `reader`.
 
     A trainer may remove it meanwhile, for it keeps its newest ones alone: then the newer one is
     read.
@@ -259,7 +259,7 @@ def both_kinds(folder: Path) -> tuple[dict[int, Path], dict[int, Path]]:
 
 
 def run_path(path: Any) -> Path:
-    """What a caller names as a run's or a checkpoint's folder, once it can be a path at all."""
+    """The path of a run's or a checkpoint's folder; UsageError if `path` cannot be one."""
     if not isinstance(path, str | os.PathLike) or isinstance(path, bytes):
         raise UsageError(f"{brief(path)} is not the path of a run's folder")
     text = os.fspath(path)
@@ -275,7 +275,7 @@ def run_path(path: Any) -> Path:
 
 
 def is_checkpoint(path: Any) -> bool:
-    """Whether a path is a checkpoint's, not a run's (which may be called like one, 20261121)."""
+    """Returns whether a path is a checkpoint's, not a run's (also with a name like 20261121)."""
     path = run_path(path)
     return (path / FACTS).exists() or (
         NAME.fullmatch(path.name) is not None and not (path / runs.CONFIG).exists()

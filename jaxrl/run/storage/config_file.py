@@ -207,7 +207,7 @@ def import_named(config: Any, given: Collection[str]) -> None:
 
 
 def names_module(value: Any) -> bool:
-    """Whether a setting's value holds a "module:Name", however deep."""
+    """Returns whether a setting's value holds a "module:Name", however deep."""
     return any(parse_name(text) is not None for text in _strings(freeze(value)))
 
 
@@ -266,7 +266,7 @@ def check_saved_loggers(entries: Any, *, trust: bool) -> None:
 def asks_for_trust(
     facts: dict[str, Any], *, to_play: bool, folder: str | Path | None = None
 ) -> bool:
-    """Whether playing the run of these facts in `folder`, or resuming it, needs `trust`."""
+    """Returns whether playing the run of these facts in `folder`, or resuming it, needs `trust`."""
     values, _ = _checked_facts(facts)
     values = _without(values, {*ONLY_TRAINING, "callbacks"}) if to_play else values
     try:
@@ -392,7 +392,7 @@ def _first_object(
 
 
 def _saved_value(facts: dict[str, Any], name: str) -> Any:
-    """What the file says of an object by that name, wherever it stands."""
+    """The value of an object that the file has under that name, on any level."""
     values = facts["config"]
     groups = (values, *values.get("per_policy", {}).values())
     return next(settings[name] for settings in groups if name in settings)

@@ -65,14 +65,14 @@ def _typed(name: str, old: jax.Array, value: Any) -> jax.Array:
 
 
 def _is_kind(dtype: np.dtype, wanted: np.dtype) -> bool:
-    """Whether values of a type may become those of another: bools stay bools, reals stay real."""
+    """Returns whether values may take another type: bools stay bools, reals stay real."""
     if jnp.issubdtype(wanted, jnp.bool_):
         return jnp.issubdtype(dtype, jnp.bool_)
     return jnp.issubdtype(dtype, jnp.integer) or jnp.issubdtype(dtype, jnp.floating)
 
 
 def _fits(array: np.ndarray, dtype: np.dtype) -> bool:
-    """Whether a type can hold these numbers; integers exactly."""
+    """Returns whether a type can hold these numbers; integers exactly."""
     if jnp.issubdtype(dtype, jnp.floating):
         finite = array[np.isfinite(array)]
         return bool(np.all(np.abs(finite) <= float(jnp.finfo(dtype).max)))

@@ -19,7 +19,7 @@ Form = type | UnionType | dict[str, "Form"] | list["Form"] | Callable[[Any], Any
 
 
 def problem_of(value: Any, form: Form, place: str) -> str:
-    """What has another form, in a few words that begin with its place; empty if nothing has."""
+    """The first difference from a form, in words that begin with its place; empty if none."""
     if isinstance(form, dict):
         if not isinstance(value, dict):
             return _wrong(value, place)
@@ -104,7 +104,7 @@ CHECKPOINT: Form = {  # of a run's
 
 
 def problem_of_checkpoint(facts: dict[str, Any], name: str) -> str:
-    """What is wrong with the form of a `checkpoint.json`; mostly empty.
+    """The fault in the form of a `checkpoint.json`; mostly empty.
 
     A run's names the class of its configuration. The blocks of a sweep have fewer facts.
     """

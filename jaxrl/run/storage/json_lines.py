@@ -102,7 +102,7 @@ def plain(tree: Any) -> Any:
 
 
 def leaf(value: Any) -> Any:
-    """What hooks may have added is of any type: what JSON does not know becomes a text."""
+    """The JSON value of what hooks may have added, of any type; a text if JSON does not know it."""
     if value is None or isinstance(value, bool | int | float | str | list):
         return value
     if hasattr(value, "tolist"):

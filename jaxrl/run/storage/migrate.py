@@ -51,7 +51,7 @@ FROM_ZERO = re.compile(
 
 
 def present_facts(facts: Any) -> Any:
-    """What the JSON files of a run or of a checkpoint say."""
+    """The contents of the JSON files of a run or of a checkpoint, in today's form."""
     if not isinstance(facts, dict) or "config_class" not in facts:  # those of a part of a sweep
         return _present_names(facts)
     facts = {**LATER_FACTS, **_with_present_config(facts)}
@@ -64,7 +64,7 @@ def present_facts(facts: Any) -> Any:
 
 
 def present_plan(plan: Any) -> Any:
-    """What the file of a sweep says."""
+    """The contents of a sweep's file, in today's form."""
     return {"scheduler": None, **_with_present_config(plan)} if isinstance(plan, dict) else plan
 
 
@@ -74,7 +74,7 @@ def present_row(row: Any) -> Any:
 
 
 def present_block(facts: Any) -> Any:
-    """What the file of a block of trials says."""
+    """The contents of the file of a block of trials, in today's form."""
     if not isinstance(facts, dict) or not isinstance(facts.get("lifetimes"), list):
         return facts
     return {"ended": [False] * len(facts["lifetimes"]), **facts}
@@ -114,7 +114,7 @@ def _with_present_config(facts: dict[str, Any]) -> dict[str, Any]:
 
 
 def _is_users_own(name: str) -> bool:
-    """Whether the path has another module than ours for an old "module:Name"; imports neither."""
+    """Returns whether an old "module:Name" names a user's module, not ours; imports neither."""
     package, _, module = name.partition(":")[0].partition(".")
     spec = importlib.util.find_spec(package)
     places = map(Path, () if spec is None else spec.submodule_search_locations or ())

@@ -112,7 +112,7 @@ def create(
 
 
 def _trust(path: Path) -> str:
-    """What `--resume` needs besides, of a run that is there."""
+    """The flag that `--resume` of the run at `path` needs besides, if any."""
     try:
         return " --trust" if asks_for_trust(read(path), to_play=False, folder=path) else ""
     except UsageError:  # it is no run's folder
@@ -171,7 +171,7 @@ class RunFolderLock:
 
 
 def _identity(path: Path) -> tuple[int, int] | None:
-    """What tells a folder from another one of the same name; None where there is none."""
+    """The identity of a folder, unlike others of the same name; None where there is none."""
     try:
         status = path.stat()
     except (FileNotFoundError, NotADirectoryError):
@@ -201,7 +201,7 @@ def lock(path: Path) -> FileLock:
 
 
 def read(path: Path) -> dict[str, Any]:
-    """What `create` was given: the facts of a run that may have no checkpoint yet."""
+    """The facts given to `create`, of a run that may have no checkpoint yet."""
     try:
         config, rest = (read_json(own_files.read_text(path / name)) for name in (CONFIG, METADATA))
     except OSError as error:
@@ -220,7 +220,7 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def metadata() -> dict[str, Any]:
-    """What set the numbers besides the configuration: versions, device, commit."""
+    """The origins of the numbers besides the configuration: versions, device, commit."""
     device = jax.devices()[0]
     return {
         "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
@@ -234,7 +234,7 @@ def metadata() -> dict[str, Any]:
 
 
 def versions() -> dict[str, str]:
-    """Of everything that sets the numbers."""
+    """The versions of everything that affects the numbers."""
     return {name: _version(name) for name in ("jaxrl", "jax", "jaxlib", "flax", "optax", "numpy")}
 
 

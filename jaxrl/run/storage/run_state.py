@@ -33,7 +33,7 @@ class Snapshot(NamedTuple):
 def state_facts(
     facts: dict[str, Any], snapshot: Snapshot, score: dict[str, Any] | None = None
 ) -> dict[str, Any]:
-    """What a checkpoint says beside its arrays."""
+    """The facts of a checkpoint beside its arrays."""
     return {
         **facts,
         "lifetime": asdict(snapshot.lifetime),
@@ -56,7 +56,7 @@ def state_tree(algorithm: Algorithm, snapshot: Snapshot) -> PyTree:
 
 
 def facts_of(config: Any, algorithm: Algorithm, settings: dict[str, Any]) -> dict[str, Any]:
-    """What a checkpoint says of the run in addition to its state."""
+    """The facts of the run in a checkpoint, in addition to its state."""
     policies = {
         policy: {
             "agents": list(agents),
@@ -92,6 +92,6 @@ def facts_of(config: Any, algorithm: Algorithm, settings: dict[str, Any]) -> dic
 
 
 def _critic_facts(policy_spec: PolicySpec) -> dict[str, Any]:
-    """What a centralised critic sees, without which its network could not be made again."""
+    """The space of a centralised critic, without which its network could not be made again."""
     critic = policy_spec.critic
     return {} if critic is None else {"critic_space": to_json(critic.space)}

@@ -65,7 +65,7 @@ def _of_sweep(path: Path) -> str:
 
 
 def _scores(path: Path) -> dict[str, float]:
-    """By trial, of those that are finished and have one."""
+    """The scores by trial, of those that are finished and have one."""
     rows = read_rows(path / RESULTS, lambda row: problem_of(row, SCORED, ""), Damage(path))
     return {f"{row['trial']:04d}": float(row["score"]) for row in rows}
 

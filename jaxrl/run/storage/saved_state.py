@@ -42,7 +42,7 @@ class Fresh(NamedTuple):
 
 
 class Restored(NamedTuple):
-    """What training continues with."""
+    """The state with which training continues."""
 
     runner: RunnerState
     hypers: PyTree
@@ -124,7 +124,7 @@ def _unchanged_numbers(
 
 
 def fresh_line(fresh: tuple[Fresh, ...], saved: dict[str, Any], current: dict[str, Any]) -> str:
-    """What starts from scratch, and why, in a line; `saved`, `current`: facts of the two runs."""
+    """A line on what starts from scratch, and why; `saved`, `current`: facts of the two runs."""
     changed = changed_settings(saved["config"], current["config"])
     why = "saved by an older version of jaxrl or of the environment"
     if fresh[0].part == OUTSIDE:
@@ -289,7 +289,7 @@ def _without_learners(runner: RunnerState) -> tuple[PyTree, PyTree]:
 
 
 def _is_same_environment(saved: dict[str, Any], current: dict[str, Any]) -> bool:
-    """Whether both have its own name or the name by which it is made in common.
+    """Returns whether both share an environment's own name or the name by which it is made.
 
     Of an object that no file holds only the class is noted, which two different ones may share.
     """
