@@ -356,6 +356,8 @@ def _itself(path: Path, which: str | int) -> Path:
         raise UsageError(
             f"{path} is a checkpoint itself: name its run's folder to choose checkpoint {which!r}"
         )
+    if (path.parent.parent / runs.PLAN).exists():
+        raise UsageError(f"{path} has all of a population: {runs.contents(path.parent.parent)}")
     return path
 
 

@@ -5,6 +5,7 @@ import os
 
 import pytest
 
+import jaxrl
 from jaxrl import UsageError, evaluate, load_policy, resume_sweep
 from jaxrl.cli.evaluate import evaluate as evaluate_command
 from jaxrl.run.resume import read_run
@@ -96,6 +97,17 @@ def test_a_sweeps_folder_names_its_trials_the_best_first(arena, capsys):
         "(20.00), trials" in said
     )
     assert len(said.splitlines()) == 1
+
+
+@pytest.mark.parametrize("take", [load_policy, jaxrl.Trainer.from_checkpoint, evaluate])
+def test_a_populations_checkpoint_is_no_runs_and_names_the_trials(arena, take):
+    members = arena / "20260401-000000-sweep" / "population" / "000001"
+    members.mkdir(parents=True)
+    (members / checkpoint.FACTS).write_text("{}")
+    with pytest.raises(
+        UsageError, match=r"000001 has all of a population: .* choose one of trials/"
+    ):
+        take(members)
 
 
 def test_many_names_are_cut_and_an_empty_folder_holds_nothing(arena, tmp_path):
