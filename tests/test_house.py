@@ -136,8 +136,9 @@ PUBLIC_NAMES = {
 }
 VAGUE_WORDS = {"own", "one", "it", "its", "ours", "theirs", "their", "mine"}
 NO_FIRST_WORDS = {  # of a docstring
-    *("As", "By", "For", "From", "How", "Of", "What", "When", "Where", "Whether", "Which"),
-    *("Who", "With"),
+    *("After", "As", "Between", "By", "For", "From", "How", "Its", "Of", "So", "That", "Their"),
+    *("These", "Those", "To", "Under", "Until", "What", "When", "Where", "Whether", "Which"),
+    *("Who", "Why", "With", "Within", "Without"),
 }
 NO_NAMES = ("utils.py", "helpers.py")
 TREES = {"PyTree", "jax.Array", "np.ndarray"}

@@ -355,7 +355,7 @@ def _integer(array: Any) -> Discrete:
 
 
 def _shape(name: str, what: str, array: Any) -> tuple[int, ...]:
-    """Without the axis of players, which is one."""
+    """The shape of a space's arrays, without the axis of players, whose size is one."""
     shape = tuple(array.shape)
     shape = shape[1:] if shape[:1] == (-1,) else shape
     if -1 in shape or array.dtype == object:

@@ -134,7 +134,7 @@ def _draw_riddle(adapter: "JaxMARL", state: PyTree) -> jax.Array:
 
 
 def _draw_storm(adapter: "JaxMARL", state: PyTree) -> jax.Array:
-    """Without the bars of the time, which the library cannot draw with NumPy 2."""
+    """The picture without the bars of the time, which the library cannot draw with NumPy 2."""
     draw = lambda state: adapter._env.render(state.replace(step=0, outer_t=0))
     return adapter.picture(draw, state)
 

@@ -326,7 +326,7 @@ class RllibCopy:
 
     @property
     def agents(self) -> list[AgentId]:
-        """Those whose episodes have not ended."""
+        """The agents whose episodes have not ended."""
         present = self._together.present[self._index].tolist()
         return [agent for agent, here in zip(self.possible_agents, present, strict=True) if here]
 

@@ -133,7 +133,7 @@ class Pool:
 
     @property
     def members(self) -> tuple[str, ...]:
-        """Their names, in the order of the arrays."""
+        """The names of the members, in the order of the arrays."""
         settings = self.settings
         copies = (f"{COPY}{i}" for i in range(settings.size))
         return (*copies, *settings.runs, *settings.functions)

@@ -162,8 +162,7 @@ def resolve_curriculum(entry: Any) -> Curriculum:
 
 
 class _Remembering:
-    """An environment with a task for each episode that a curriculum chooses from the episodes
-    before.
+    """An environment with a task for each episode, which a curriculum chooses.
 
     `at_target` is the environment for evaluation: every task is what `params` says.
     """

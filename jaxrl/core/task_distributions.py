@@ -60,7 +60,7 @@ class Randomization:
     drawn: tuple[tuple[str, Distribution], ...]  # by field of `params`
 
     def init(self, params: PyTree) -> None:
-        """There is nothing to remember."""
+        """The memory of tasks drawn independently, which is empty."""
 
     def task(self, key: Key, memory: None, params: PyTree) -> dict[str, jax.Array]:
         """{field: value} of the next episode."""

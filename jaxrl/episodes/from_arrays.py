@@ -109,7 +109,7 @@ def rewards_of_actions(rewards: np.ndarray, acted: np.ndarray) -> np.ndarray:
 
 
 def _set_spaces(episode: SingleAgentEpisode, facts: AgentFacts) -> None:
-    """Without a check: what comes out of the compiled program fits."""
+    """Sets the spaces without a check: the outputs of the compiled program fit."""
     episode.observation_space, episode.action_space = facts.observation_space, facts.action_space
 
 

@@ -56,7 +56,7 @@ class Explored(struct.PyTreeNode):
         return self.behaviour.sample(noise)
 
     def log_prob(self, action: jax.Array) -> jax.Array:
-        """Under the behaviour: the probability that the action was drawn with."""
+        """The probability with which the behaviour drew the action."""
         return self.behaviour.log_prob(action)
 
     def mode(self) -> jax.Array:

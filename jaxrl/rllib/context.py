@@ -29,7 +29,7 @@ class Context(NamedTuple):
 
     @property
     def image_shape(self) -> tuple[int, ...] | None:
-        """That of the first agent's observations, if they are images."""
+        """The image shape of the first agent's observations; None if they are no images."""
         space = self.env.observation_space(self.agents[0], self.env_params)
         return space.shape if isinstance(space, Box) and len(space.shape) == 3 else None
 
@@ -108,7 +108,7 @@ def _arguments(env: str, values: Mapping[str, Any]) -> Iterator[Row]:
 
 
 def _refusal(env: str, args: Mapping[str, Any]) -> str | None:
-    """Why an environment does not take these arguments; None if it does."""
+    """The reason why an environment does not take these arguments; None if it does."""
     try:
         make_with(env, dict(args))
     except UsageError as error:

@@ -53,7 +53,7 @@ def asks_nothing(value: Any, nothing: tuple = UNSET) -> bool:
 
 
 def given_of(values: Mapping[str, Any], *keys: str) -> dict[str, Any]:
-    """Those of `keys` that are among `values`."""
+    """The values of those of `keys` that are among `values`."""
     return {key: values[key] for key in keys if key in values}
 
 

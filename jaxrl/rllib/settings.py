@@ -92,7 +92,7 @@ def clipping(values: Values, context: Context) -> Iterator[Row]:
 
 
 def advantages(values: Values, context: Context) -> Iterator[Row]:
-    """Without generalised advantage estimation RLlib sums rewards to the end, which is lambda 1."""
+    """The estimator of advantages; RLlib's sum of rewards without `use_gae` is lambda 1."""
     if values.get("use_gae") is False:
         yield taken(values, "the sum of rewards to the end", lambda_=1.0)
     elif (value := first(values, "lambda_", "lambda")) is not None:

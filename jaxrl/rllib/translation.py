@@ -174,7 +174,7 @@ def _of_policies(
 
 
 def values_of_policy(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Those that a policy may have of its own."""
+    """The values that a policy may have of its own."""
     keys = [key for rule in POLICY_RULES for key in rule.keys]
     return {key: values[key] for key in values if key in keys or _here(key) in copied()}
 

@@ -78,7 +78,7 @@ class RolloutSpec(NamedTuple):
 
     @property
     def apart(self) -> "RolloutSpec":
-        """To play episodes while training stays where it is.
+        """The specification for playing episodes while training keeps its state.
 
         With other copies, if they are held outside, and not by a curriculum but on its target.
         """

@@ -165,7 +165,7 @@ def resolve_callbacks(entries: Iterable[Any]) -> tuple[Any, ...]:
 
 
 def traced_callbacks(entries: Iterable[Any]) -> tuple[Any, ...]:
-    """Those with a traced hook; always the same ones, since a compiled program depends on them."""
+    """The callbacks with a traced hook; the same objects each time, as compiled programs need."""
     return tuple(map(_resolve_once, traced(entries)))
 
 
@@ -199,7 +199,7 @@ def takes_an_object(on_episode_end: Any) -> bool:
 
 
 def episode_arguments(on_episode_end: Any, *values: Any) -> dict[str, Any]:
-    """Those of EPISODE_ARGUMENTS that it takes, with their values."""
+    """The arguments among EPISODE_ARGUMENTS that it takes, with their values."""
     parameters = inspect.signature(on_episode_end).parameters
     takes_any = any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters.values())
     return {

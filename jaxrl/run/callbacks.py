@@ -33,17 +33,17 @@ class Callbacks(EpisodeCallbacks):
     """
 
     def on_train_result(self, trainer: Any, result: Result) -> None:
-        """After each iteration, before its log: may add to `result`; `result["done"] = True` ends.
+        """Called after each iteration: may add to `result`; `result["done"] = True` ends.
 
-        Iterations are computed in chunks of about a second: `trainer.runner` is the chunk's last
-        state.
+        The log is written after it. Iterations are computed in chunks of about a second:
+        `trainer.runner` is the chunk's last state.
         """
 
     def on_evaluate_end(self, trainer: Any, evaluation: Result) -> None:
-        """After an evaluation; may add to its tree, which is reported under "evaluation"."""
+        """Called after an evaluation; may add to its tree, which is reported under "evaluation"."""
 
     def on_checkpoint(self, trainer: Any, path: Path) -> None:
-        """After a checkpoint was written, at the next end of a chunk."""
+        """Called after a checkpoint was written, at the next end of a chunk."""
 
     def on_train_end(self, trainer: Any, result: Result | None) -> None:
         """Called when `fit` ends; the run's folder is complete except for the last pictures."""

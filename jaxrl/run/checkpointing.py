@@ -92,7 +92,9 @@ class CheckpointManager(Hook):
         return wanted or self.every.is_due(now.lifetime.training_iteration)
 
     def _count_seconds(self) -> None:
-        """To the next checkpoint; soon after the start fewer, as many as were trained so far."""
+        """Sets the seconds to the next checkpoint: soon after the start, the time trained so
+        far.
+        """
         self.every.restart()
         if (interval := self.settings.checkpoint_interval_s) is not None:
             early = max(FIRST_SECONDS, self.every.since - self.began)

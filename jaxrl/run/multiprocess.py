@@ -153,7 +153,7 @@ def built_alike(channel: Channel, build: Callable, args: tuple, kwargs: dict[str
 
 
 def disagreement(everyone: list[dict[str, Any]]) -> UsageError | None:
-    """Why the processes, of which each says an error or its settings, cannot train together."""
+    """The reason why the processes, which each sent an error or settings, cannot train together."""
     for process, said in enumerate(everyone):
         if "error" in said:
             return UsageError(f"process {process}: {said['error']}")

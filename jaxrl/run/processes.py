@@ -31,7 +31,7 @@ class Processes(Protocol):
         """Returns whether any process was asked to stop."""
 
     def wait(self) -> None:
-        """Until all processes are here."""
+        """Waits until all processes are here."""
 
     def run_chunk(
         self, executable: CompiledAlgorithm, *arguments: Any

@@ -115,7 +115,7 @@ class Recorder:
         self.finish(snapshot)
 
     def wait(self) -> None:
-        """Until all that was asked for is done."""
+        """Waits until all that was asked for is done."""
         while self._jobs:
             self._jobs.popleft().result()
 

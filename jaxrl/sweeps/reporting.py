@@ -186,7 +186,7 @@ class Reporter:
         self._results = []
 
     def flush(self) -> None:
-        """After it everything logged so far is with the operating system."""
+        """Hands everything logged so far to the operating system."""
         if self._logs is not None:
             self._logs.flush()
 

@@ -348,7 +348,7 @@ class Scheduler:
         self.progress.show_line("  ".join([*parts, f"{duration(left)} left of this batch"]))
 
     def _conclude(self, trial_states: Sequence[TrialState], store: SweepFolder) -> None:
-        """These are finished: their outcomes, written and told."""
+        """Writes and reports the outcomes of finished trials."""
         for trial_state in trial_states:
             outcome, snapshot = trial_state.conclude()
             if outcome.status == DIVERGED:

@@ -131,7 +131,7 @@ class SweepFolder:
         return cls(path, lock, over), plan
 
     def outcomes(self, trials: Sequence[Trial]) -> list[TrialResult]:
-        """Those of the trials that were finished before."""
+        """The outcomes of the trials that were finished before."""
         outcomes = []
         for number, row in self.over.items():
             trial = trials[number]

@@ -49,7 +49,7 @@ class TrialState:
         return self.reporter.ended
 
     def take_over(self, source: "TrialState", trial: Trial) -> None:
-        """It is a copy of another one from now on, and trains as `trial` says."""
+        """Makes this trial a copy of `source`, which trains as `trial` says from now on."""
         self.scores += [math.nan] * (len(source.scores) - len(self.scores))  # where it had diverged
         self.trial = trial
         self.reporter.take_over(source.reporter, trial)

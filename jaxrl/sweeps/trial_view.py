@@ -74,7 +74,7 @@ class TrialView(PolicyAccess):
 
     @contextmanager
     def showing(self, read_runner: Callable[[], RunnerState] | None) -> Iterator[None]:
-        """Within it hooks may read the trial's state."""
+        """A context in which hooks may read the trial's state."""
         self._read_runner = read_runner
         try:
             yield

@@ -275,7 +275,7 @@ class RangeCheck:
                     self._leaves.append((part, part.reshape(-1), limits, place_of(leaf)))
 
     def wrong_rows(self) -> list[int]:
-        """Their indices among the rows to look at."""
+        """The indices of the wrong rows among the rows to check."""
         found = set()
         for block, numbers, limits, _ in self._leaves:
             if limits is None and math.isfinite(np.vdot(numbers, numbers)):

@@ -118,7 +118,7 @@ class Worker:
         return self._popen.poll() is not None and not self.has_reports(0.0)
 
     def ending(self) -> str:
-        """Why there will be no more reports."""
+        """The reason why there will be no more reports."""
         try:
             return self.failure or f"its worker process died ({_exit(self._popen.wait(1.0))})"
         except subprocess.TimeoutExpired:

@@ -29,7 +29,7 @@ class Generator(Protocol):
         """Returns whether code of this process can draw from it."""
 
     def get(self) -> Any:
-        """Its state."""
+        """The generator's state."""
 
     def set(self, state: Any) -> None:
         """Goes on from a state that `get` gave."""

@@ -185,7 +185,7 @@ class Stepper:
 
 
 def reason_to_drop(error: BaseException) -> str:
-    """Why an episode is dropped; Ctrl-C is the user's wish, and goes on its way.
+    """The reason for which an episode is dropped; Ctrl-C is the user's wish, and is raised again.
 
     Others that are no `Exception` are the environment's own: `sys.exit`, or a panic in Rust.
     """

@@ -107,7 +107,7 @@ class Channel:
         self.tell_lost(self.index, why)
 
     def wait_for_the_lost(self) -> None:
-        """After a collective has failed: the watch finds the lost process by then, and ends.
+        """Waits after a failed collective, until the watch finds the lost process and ends ours.
 
         On a busy machine the watch needs several seconds more than `SILENCE_SECONDS`: each of its
         questions to a store whose process is gone takes its whole time.
@@ -400,7 +400,7 @@ def _leave(channel: Channel, keeper: subprocess.Popen | None) -> None:
 
 
 def _sockets() -> set[int]:
-    """Those that are open, where the system tells as Linux does."""
+    """The open sockets, on systems that list them as Linux does."""
     found = set()
     with contextlib.suppress(OSError):
         for name in os.listdir("/proc/self/fd"):

@@ -262,7 +262,7 @@ class RayRollouts:
         share.hand_to(self._asked(share.size, 1 if share.successor is None else 0))
 
     def _let_successor_play(self, share: Share) -> None:
-        """Between two rollouts: a successor that has started takes the player's place."""
+        """Lets a successor that has started take the player's place between two rollouts."""
         successor = share.successor
         if successor is None or not self._ray.wait([successor.started], timeout=0)[0]:
             return

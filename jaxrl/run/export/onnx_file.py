@@ -155,7 +155,7 @@ def _session(data: bytes, names: Mapping[str, str]) -> Callable:
 
 @contextmanager
 def _quiet(*loggers: str) -> Iterator[None]:
-    """Without the warnings of libraries about what they leave out."""
+    """Hides the warnings of libraries about what they leave out."""
     levels = {name: logging.getLogger(name).level for name in loggers}
     for name in loggers:
         logging.getLogger(name).setLevel(logging.ERROR)

@@ -53,7 +53,7 @@ class EvaluationCopies:
 
     @contextlib.contextmanager
     def borrowed(self, env: Any, number: int) -> Iterator[Any]:
-        """So many, to play in; made again where others were wanted before, or play was broken off.
+        """A set of `number` copies; made again for another number, or after play was broken off.
 
         Raises:
             UsageError: the environment fails again and again.

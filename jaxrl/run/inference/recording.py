@@ -198,7 +198,7 @@ def _shown_step(spec: RolloutSpec, outputs: list[PolicyOutput], raw: RawStep) ->
 
 
 def _decisions(policy_spec: PolicySpec, output: PolicyOutput) -> Decisions:
-    """Those of one group in a step, [N, E, M, ...]."""
+    """The decisions of one group in a step, [N, E, M, ...]."""
     probabilities = None
     if mask_length(policy_spec.action_space):
         probabilities = output.distribution.probabilities()

@@ -93,7 +93,7 @@ class Logs:
             self._attempt(logger, "write", results)
 
     def flush(self) -> None:
-        """After it everything written so far is with the operating system."""
+        """Hands everything written so far to the operating system."""
         for logger in tuple(self._loggers):
             self._attempt(logger, "flush")
 

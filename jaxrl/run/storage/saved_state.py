@@ -258,7 +258,7 @@ def _opponents(
 def _other_meaning(
     saved: dict[str, Any], current: dict[str, Any], shapes: RunnerState, part: str
 ) -> str | None:
-    """Why a part of equal shape means something else now; None if it means the same."""
+    """The reason why a part of equal shape has another meaning now; None if it has the same."""
     for policy, present in current["policies"].items():
         old = saved["policies"][policy].get("agents")
         if old != present["agents"]:
