@@ -1,4 +1,4 @@
-"""The cores and the memory that this process may use, within the limits of its container.
+"""The cores, memory and open files that this process may use, within its container's limits.
 
 A container is a control group of Linux (version 1 or 2); the groups around it set limits too. This
 module imports nothing but the standard library.
@@ -39,6 +39,16 @@ def free_memory() -> int | None:
     except (OSError, KeyError):
         return None
     return max(0, min((available, *(limit - used for limit, used in _memory()))))
+
+
+def require_descriptors(number: int) -> None:
+    """Raises OSError where so many more files cannot be open at once.
+
+    Some libraries end the process, or print many lines, where they cannot open theirs.
+    """
+    with contextlib.ExitStack() as opened:
+        for _ in range(number):
+            opened.enter_context(open(os.devnull))
 
 
 def _memory() -> Iterator[tuple[int, int]]:

@@ -31,7 +31,7 @@ import jax
 
 from jaxrl.core.errors import UsageError, brief, one_line
 from jaxrl.core.fields import count, text
-from jaxrl.core.machine import num_cores
+from jaxrl.core.machine import num_cores, require_descriptors
 from jaxrl.run.devices.joined import Hosts, enter, hosts
 
 AUTO = "auto"
@@ -42,6 +42,7 @@ SILENCE_SECONDS = 25.0  # after which a process is lost
 LAST_WORDS_SECONDS = 10.0  # for what is being written when another process is lost
 LOST = 3  # the exit status of those that are left
 FOREVER = 10**6  # seconds
+FEWEST_DESCRIPTORS = 24  # for JAX's connections and the files of a run; and one for each process
 
 
 class Channel:
@@ -242,6 +243,7 @@ def join(
         # JAX would take SIGTERM, which a run hears itself.
         if hasattr(jax.config, "jax_enable_preemption_service"):
             jax.config.update("jax_enable_preemption_service", False)
+        _require_descriptors(num_processes or 1)
         before = _sockets()
         _connect(coordinator, num_processes, process_id, seconds)
         sockets = _sockets() - before
@@ -328,6 +330,18 @@ def _connect(coordinator: str, number: int | None, index: int | None, seconds: f
     if thread.is_alive():
         _forget_connection()
         raise UsageError(_why_alone(coordinator, number, index, seconds))
+
+
+def _require_descriptors(number: int) -> None:
+    """Refuses few open files before JAX connects, which ends the process where it has too few."""
+    needed = FEWEST_DESCRIPTORS + number
+    try:
+        require_descriptors(needed)
+    except OSError as error:
+        raise UsageError(
+            f"a process among several needs {needed} more open files: {one_line(error)}; allow "
+            "more (ulimit -n)"
+        ) from error
 
 
 def _forget_connection() -> None:
@@ -420,6 +434,8 @@ def _kept_open(sockets: set[int]) -> subprocess.Popen | None:
         return None
     program = "import sys, time; sys.stdin.readline() or time.sleep(60)"
     closed = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "start_new_session": True}
-    return subprocess.Popen(
-        [sys.executable, "-S", "-c", program], stdin=subprocess.PIPE, pass_fds=sockets, **closed
-    )
+    with contextlib.suppress(OSError):  # no room for a process: they end by JAX's abort then
+        return subprocess.Popen(
+            [sys.executable, "-S", "-c", program], stdin=subprocess.PIPE, pass_fds=sockets, **closed
+        )
+    return None

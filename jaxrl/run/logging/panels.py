@@ -42,7 +42,7 @@ def panels_of(facts: Mapping[str, Any]) -> tuple[Panel, ...]:
     targets = facts["config"]
     try:
         return tuple(
-            Panel(name, str(title), bool(linear), targets.get(target))
+            Panel(str(name), str(title), bool(linear), targets.get(target))
             for name, title, target, linear in facts["panels"]
         )
     except (TypeError, ValueError):

@@ -24,7 +24,7 @@ import numpy as np
 
 from jaxrl.core import glibc_memory
 from jaxrl.core.json_text import read_json
-from jaxrl.core.machine import host_memory
+from jaxrl.core.machine import host_memory, require_descriptors
 from jaxrl.core.memory_limits import in_units
 
 # A path that every version takes literally.
@@ -39,7 +39,7 @@ def write(folder: Path, arrays: dict[str, np.ndarray]) -> None:
     Raises:
         OSError, ValueError: they could not be written.
     """
-    _check_descriptors()
+    require_descriptors(FEWEST_DESCRIPTORS)
     try:
         with _literal_path(folder) as path:
             _drop_echoes()
@@ -56,13 +56,6 @@ def write(folder: Path, arrays: dict[str, np.ndarray]) -> None:
     # Orbax's mark, which holds the temporary path.
     for mark in folder.rglob("commit_success.txt"):
         mark.unlink()
-
-
-def _check_descriptors() -> None:
-    """Raises OSError where few more files can be opened, which orbax would say in many lines."""
-    with contextlib.ExitStack() as opened:
-        for _ in range(FEWEST_DESCRIPTORS):
-            opened.enter_context(open(os.devnull))
 
 
 def read(folder: Path, names: Iterable[str]) -> dict[str, np.ndarray]:

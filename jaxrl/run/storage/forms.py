@@ -72,8 +72,13 @@ def _refuse(value: Any) -> None:
 
 POLICIES: Form = {ANY: {"agents": [str], "observation_space": from_json, "action_space": from_json}}
 RUN: Form = {  # of metadata.json
+    "action_masks": bool,
     "config_class": str,
+    "env_name": str,
+    "num_processes": int,
     "objects": [str],
+    "opponents_of": str | None,
+    "panels": list,
     "policies": POLICIES,
     "run_settings": dict,
     "versions": {ANY: str},
@@ -95,7 +100,6 @@ CHECKPOINT: Form = {  # of a run's
     **RUN,
     "callbacks": CALLBACKS,
     "config": dict,
-    "env_name": str,
     "groups": [[str]],
     "lifetime": lifetime,
     "num_env_steps": int,

@@ -15,13 +15,18 @@ from jaxrl.run.storage.migrate import present_facts
 
 
 def test_a_folder_whose_files_lack_something_is_called_damaged(tmp_path):
-    rest = {"config_class": "", "objects": [], "policies": {}, "run_settings": {}, "versions": {}}
+    rest = {"config_class": "", "env_name": "", "objects": [], "policies": {}}
+    rest |= {"run_settings": {}, "versions": {}}
     (tmp_path / "config.json").write_text("{}")
     (tmp_path / "metadata.json").write_text(json.dumps(rest))
     assert run_folder.read(tmp_path) == present_facts({**rest, "config": {}})
-    without = {name: value for name, value in rest.items() if name != "objects"}
     for damaged, message in (
-        (without, "metadata.json has no 'objects'"),
+        (
+            {name: rest[name] for name in rest if name != "objects"},
+            "metadata.json has no 'objects'",
+        ),
+        ({name: rest[name] for name in rest if name != "env_name"}, "json has no 'env_name'"),
+        ({**rest, "panels": 5}, "panels in metadata.json is 5"),
         ([], "metadata.json holds no settings"),
         ({**rest, "objects": 7}, "objects in metadata.json is 7"),
         (b"\x00\xff\xfe", "metadata.json is not JSON"),
