@@ -28,7 +28,7 @@ from jaxrl.cli.flags import (
     source_in,
 )
 from jaxrl.cli.help import HELP_FLAGS, show_help
-from jaxrl.core.errors import UsageError
+from jaxrl.core.errors import UsageError, one_line
 from jaxrl.core.fields import flag, setting
 from jaxrl.core.plan import labelled, laid_out
 from jaxrl.core.words import TEXT, any_value
@@ -131,6 +131,8 @@ def run_sweep(argv: Sequence[str] | None = None) -> None:
     except UsageError as error:
         print(f"{program('sweep')}: {error}", file=sys.stderr)
         sys.exit(2)
+    except OSError as error:  # of what could not be written
+        sys.exit(f"{program('sweep')}: {one_line(error)}; --resume trains what is missing")
     except KeyboardInterrupt:
         sys.exit(f"{program('sweep')}: stopped; the finished trials are kept")
     print_answer(summary(done))

@@ -21,7 +21,7 @@ from typing import Any
 from filelock import FileLock
 
 from jaxrl.algorithms.base import Algorithm
-from jaxrl.core.errors import UsageError, brief, require
+from jaxrl.core.errors import UsageError, brief, one_line, require
 from jaxrl.run.logging.text_logs import start_after
 from jaxrl.run.settings import RunSettings
 from jaxrl.run.storage import checkpoint, own_files, run_folder, runs
@@ -48,11 +48,18 @@ def create_trial(path: Path, trial: Trial, algorithm: Algorithm, settings: RunSe
 def keep_trial(
     path: Path, trial: Trial, algorithm: Algorithm, settings: RunSettings, snapshot: Snapshot
 ) -> Path:
-    """Writes a checkpoint of a trial's state into its folder; returns the checkpoint's."""
+    """Writes a checkpoint of a trial's state into its folder; returns the checkpoint's.
+
+    Raises:
+        OSError: it could not be written.
+    """
     facts = facts_of(trial.config, algorithm, settings.to_dict())
-    return checkpoint.write(
-        path / CHECKPOINTS, state_tree(algorithm, snapshot), state_facts(facts, snapshot)
-    )
+    tree = state_tree(algorithm, snapshot)
+    try:
+        return checkpoint.write(path / CHECKPOINTS, tree, state_facts(facts, snapshot))
+    except Exception as error:  # orbax raises errors of many kinds for a full disk
+        why = f"the checkpoint of a trial could not be written: {one_line(error)} ({path})"
+        raise OSError(why) from error
 
 
 def _make(path: Path, plan: dict[str, Any]) -> FileLock:
