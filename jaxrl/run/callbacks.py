@@ -58,6 +58,8 @@ class Callbacks(EpisodeCallbacks):
 class HostCallbacks(Hook):
     """The host hooks of several callbacks, called in order."""
 
+    name = "callbacks"
+
     def __init__(self, trainer: Any, callbacks: Iterable[Any]):
         self.trainer, self.callbacks = trainer, tuple(callbacks)
 
@@ -88,7 +90,7 @@ class HostCallbacks(Hook):
         """Returns whether any of them defines a hook, other than that of `Callbacks`."""
         return any(has_hook(callback, hook, Callbacks) for callback in self.callbacks)
 
-    def get_state(self) -> list[dict[str, Any]]:
+    def state(self) -> list[dict[str, Any]]:
         """[{"class", "state"}]: copies as JSON holds them, which later changes do not reach.
 
         Raises:
@@ -99,7 +101,7 @@ class HostCallbacks(Hook):
             for callback in self.callbacks
         ]
 
-    def set_state(self, states: Iterable[Mapping[str, Any]]) -> None:
+    def restore(self, states: Iterable[Mapping[str, Any]]) -> None:
         """Gives each callback the state of its class, in order; those without one start again."""
         left: dict[str, list[Any]] = {}
         for saved in states:

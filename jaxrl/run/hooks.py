@@ -2,7 +2,7 @@
 
 import dataclasses
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from typing import Any
 
@@ -22,19 +22,12 @@ FIRST_AGAIN = 2**30  # numbers of sampled episodes start again there
 
 @dataclasses.dataclass
 class Chunk:
-    """Iterations that were computed together.
+    """Iterations that were computed together."""
 
-    Attributes:
-        before: the state that they began with.
-        results: those of the iterations that count.
-        steps: the recorded steps of all its iterations.
-        now: the state of training at present.
-    """
-
-    before: Snapshot
-    results: list[Result]
-    steps: PyTree
-    now: Callable[[], Snapshot]
+    before: Snapshot  # the state that they began with
+    results: list[Result]  # of the iterations that count
+    steps: PyTree  # the recorded steps of all its iterations
+    now: Callable[[], Snapshot]  # reads the present state of training
 
 
 class Hook:
@@ -46,21 +39,18 @@ class Hook:
     2. `look`, in process 0. Where fewer results count after it, that state is computed anew.
     3. `look_at_the_end`, in process 0, if training ends.
     4. `after`; that of a hook with `is_record` also where one of these methods failed.
-
-    Attributes:
-        every: the moments that chunks end at.
-        is_record: whether it keeps what was trained, whatever another hook raises.
     """
 
-    every = Every()
-    is_record = False
+    name = ""  # of its state in checkpoints
+    every = Every()  # the moments that chunks end at
+    is_record = False  # whether it keeps what was trained, whatever another hook raises
 
     def keep(self, results: list[Result]) -> int:
         """The number of a chunk's results that count; training ends with the last, if not all."""
         return len(results)
 
     def look(self, results: list[Result]) -> int:
-        """The number of results that count, like `keep`; knows the last state, may add results."""
+        """The number of results that count, as of `keep`; sees the last state, may add to them."""
         return len(results)
 
     def look_at_the_end(self, result: Result) -> None:
@@ -68,6 +58,17 @@ class Hook:
 
     def after(self, chunk: Chunk) -> None:
         """Acts on the results that count."""
+
+    def state(self) -> Any:
+        """The data that a checkpoint keeps of it, as JSON holds it; None: nothing."""
+
+    def restore(self, state: Any) -> None:
+        """Takes back what `state` gave, when a run is resumed."""
+
+
+def states_of(hooks: Iterable[Hook]) -> dict[str, Any]:
+    """The states of hooks by their names, as a checkpoint holds them."""
+    return {hook.name: state for hook in hooks if (state := hook.state()) is not None}
 
 
 class StopCriteria(Hook):
@@ -98,8 +99,8 @@ class Evaluating(Hook):
         self._evaluate(result, at_the_end=True)
 
     def _evaluate(self, result: Result, *, at_the_end: bool) -> None:
-        due = self.every.is_due(result[ITERATIONS], at_the_end=at_the_end)
-        if due and "evaluation" not in result:
+        is_due = self.every.is_due(result[ITERATIONS], at_the_end=at_the_end)
+        if is_due and "evaluation" not in result:
             began = time.perf_counter()
             result["evaluation"] = self.trainer.evaluate()
             result["timers"]["evaluation"] = time.perf_counter() - began

@@ -216,7 +216,7 @@ class Learner(PolicyAccess):
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         arrays = self.runner, self.hypers, self.env_params
-        snapshot = Snapshot(*arrays, self.lifetime, self.last_result, [])
+        snapshot = Snapshot(*arrays, self.lifetime, self.last_result, {"callbacks": []})
         tree = state_tree(self.algorithm, snapshot)
         return checkpoint.write(folder, tree, state_facts(self._facts(), snapshot))
 

@@ -149,7 +149,9 @@ def restored_into(trainer: Any, saved: Saved, start: tuple[Key, PyTree, PyTree])
     if restored.fresh:
         say(fresh_line(restored.fresh, saved.facts, facts))
     trainer.lifetime, trainer.last_result = saved.lifetime, saved.facts["result"]
-    trainer.callbacks.set_state(saved.facts["callbacks"])
+    for hook in trainer.hooks:
+        if hook.name in saved.facts["hooks"]:
+            hook.restore(saved.facts["hooks"][hook.name])
     best = saved.best()
     if best and best[1]["metric"] == trainer.best.attribute:
         trainer.best.value = best[1]["value"]

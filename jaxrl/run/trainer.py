@@ -25,7 +25,7 @@ from jaxrl.run.devices.compiled import CompiledAlgorithm, Program, program_for
 from jaxrl.run.devices.memory_usage import memory_line, peak_of
 from jaxrl.run.devices.mesh import settled
 from jaxrl.run.env_tasks import EnvTasks
-from jaxrl.run.hooks import Evaluating, Health, Hook, Output, Sampling, StopCriteria
+from jaxrl.run.hooks import Evaluating, Health, Hook, Output, Sampling, StopCriteria, states_of
 from jaxrl.run.inference.episode_access import EpisodeAccess
 from jaxrl.run.inference.weights import (
     PolicyAccess,
@@ -145,6 +145,8 @@ class Trainer(PolicyAccess, EpisodeAccess, TrainerResults):
         self._runner: RunnerState | None = None
         self._initial_weights, self._fixed_opponents = {}, {}
         self.loop = TrainingLoop(self)
+        self.hooks: list[Hook] = [self.criteria, Evaluating(self), Sampling(self), self.callbacks]
+        self.hooks += [self.health, self.tasks, self.output]
         self._stopped = self._is_training = False
         facts = facts_of(config, self.algorithm, self.settings.to_dict())
         self.facts = {**facts, "episodes": self.output.position}
@@ -161,10 +163,7 @@ class Trainer(PolicyAccess, EpisodeAccess, TrainerResults):
             recorder = self._open_folder(run_dir, _saved)
         self.session = Session(self.lifetime.training_iteration, self.lifetime.time_total_s)
         self.keeping = CheckpointManager(self, recorder, writes=run_dir is not None)
-        self.hooks: list[Hook] = [
-            *(self.criteria, Evaluating(self), Sampling(self), self.callbacks, self.health),
-            *(self.tasks, self.output, self.keeping),
-        ]
+        self.hooks.append(self.keeping)
 
     @classmethod
     @agreed
@@ -459,9 +458,5 @@ class Trainer(PolicyAccess, EpisodeAccess, TrainerResults):
     def snapshot(self) -> Snapshot:
         """The state of training, for checkpoints."""
         arrays = self.runner, self.hypers, self.env_params
-        return Snapshot(
-            *arrays,
-            dataclasses.replace(self.lifetime),
-            self.last_result,
-            self.callbacks.get_state(),
-        )
+        lifetime = dataclasses.replace(self.lifetime)
+        return Snapshot(*arrays, lifetime, self.last_result, states_of(self.hooks))

@@ -204,7 +204,7 @@ def _facts(member: TrialState) -> dict[str, Any]:
         "scores": member.scores,
         "lifetime": asdict(reporter.lifetime),
         "result": reporter.last_result,
-        "callbacks": reporter.callbacks.get_state(),
+        "callbacks": reporter.callbacks.state(),
         "ended": reporter.ended,
         "bad": reporter.bad,
     }

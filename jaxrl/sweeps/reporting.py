@@ -101,7 +101,7 @@ class Reporter:
         self.trial = trial
         self.view.train_as(trial)
         self.view.lifetime, self.view.last_result = lifetime, result
-        self.callbacks.set_state(callbacks)
+        self.callbacks.restore(callbacks)
 
     def compute(self, rows: Metrics, count: int, seconds: float) -> None:
         """Result trees of a chunk: of all its updates, or of the last if only that is seen.

@@ -13,6 +13,7 @@ from jaxrl.core.fields import flag
 from jaxrl.core.json_text import read_json
 from jaxrl.run.devices.compiled import CAPACITY
 from jaxrl.run.devices.mesh import stacked
+from jaxrl.run.hooks import states_of
 from jaxrl.run.results import Lifetime, Result, result_names
 from jaxrl.run.settings import RunSettings
 from jaxrl.run.storage import checkpoint, migrate, own_files
@@ -115,9 +116,9 @@ class TrialBatch:
         members = zip(self.trials, self.reporters, states, strict=True)
         for trial, reporter, state in members:
             runner = state.runner
-            told = reporter.callbacks.get_state()
+            hooks = states_of([reporter.callbacks])
             snapshot = Snapshot(
-                runner, *trial.numbers, reporter.lifetime, reporter.last_result, told
+                runner, *trial.numbers, reporter.lifetime, reporter.last_result, hooks
             )
             create_trial(path / trial.name, trial, self.algorithm, self.settings)
             written = keep_trial(path / trial.name, trial, self.algorithm, self.settings, snapshot)
@@ -153,7 +154,7 @@ class TrialBatch:
         runner = checkpoint.filled(template, saved.arrays, "runner", where)
         reporter.view.lifetime = Lifetime(**facts["lifetimes"][i])
         reporter.view.last_result = facts["results"][i]
-        reporter.callbacks.set_state(saved.facts["callbacks"])
+        reporter.callbacks.restore(saved.facts["hooks"]["callbacks"])
         reporter.ended = facts["ended"][i]
         last = reporter.lifetime.training_iteration if reporter.ended else reporter.last
         diverged = facts["diverged"][i]

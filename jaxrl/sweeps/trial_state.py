@@ -11,6 +11,7 @@ import numpy as np
 from jaxrl.algorithms.base import Algorithm
 from jaxrl.core.types import is_key
 from jaxrl.run.devices.mesh import on_first_device, on_host, stacked
+from jaxrl.run.hooks import states_of
 from jaxrl.run.results import lookup
 from jaxrl.run.storage.run_state import Snapshot
 from jaxrl.sweeps.metric_readers import EVALUATION
@@ -74,8 +75,8 @@ class TrialState:
             result["done"] = True
         curve = [steps * (i + 1) for i in range(len(self.scores))], self.scores
         outcome = TrialResult(self.trial, self.status, result, self.score, curve)
-        callbacks = self.reporter.callbacks.get_state()
-        return outcome, Snapshot(self.state.runner, hypers, env_params, lifetime, result, callbacks)
+        hooks = states_of([self.reporter.callbacks])
+        return outcome, Snapshot(self.state.runner, hypers, env_params, lifetime, result, hooks)
 
 
 def numbers_for(trials: Sequence[Trial], lasts: Sequence[int], goals: Sequence[float]) -> Numbers:

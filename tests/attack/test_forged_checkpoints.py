@@ -26,7 +26,8 @@ PLACES = [
     ("run_settings", "stop"),
     ("lifetime",),
     ("result",),
-    ("callbacks",),
+    ("hooks",),
+    ("hooks", "callbacks"),
     ("files",),
     ("arrays",),
 ]

@@ -162,7 +162,7 @@ def kept_state(function: Callable) -> Any:
     """The state of callbacks for a checkpoint."""
     return HostCallbacks(
         None, [callbacks_of(get_state=function, on_train_end=giving(None))()]
-    ).get_state()
+    ).state()
 
 
 def of_models() -> Iterator[Case]:

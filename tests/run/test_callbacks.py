@@ -159,13 +159,13 @@ def test_a_class_begins_anew_in_every_trainer_and_an_instance_stays_itself(small
 def test_states_go_to_the_callbacks_of_their_class_whatever_stands_beside_them():
     first, second = Counts(), Counts()
     first.seen, second.seen = 1, 2
-    saved = HostCallbacks(None, [SeesTheFirst(), first, second]).get_state()
+    saved = HostCallbacks(None, [SeesTheFirst(), first, second]).state()
     assert saved[1:] == [
         {"class": "Counts", "state": {"seen": 1}},
         {"class": "Counts", "state": {"seen": 2}},
     ]
     hooks = HostCallbacks(None, [Counts(), StopsAt(3), Counts(), Counts()])
-    hooks.set_state(saved)
+    hooks.restore(saved)
     assert [hooks.callbacks[i].seen for i in (0, 2, 3)] == [1, 2, 0]
 
 
@@ -178,13 +178,13 @@ def test_a_state_is_copied_at_once_as_json_holds_it_or_refused():
             return self.state
 
     state = {"list": [1], 7: (2, 3)}
-    (saved,) = HostCallbacks(None, [Keeps(state)]).get_state()
+    (saved,) = HostCallbacks(None, [Keeps(state)]).state()
     state["list"].append(2)
     assert saved["state"] == {"list": [1], "7": [2, 3]}
     with pytest.raises(
         UsageError, match=r"get_state of callbacks .*Keeps must return what JSON holds: .*type set"
     ):
-        HostCallbacks(None, [Keeps({1})]).get_state()
+        HostCallbacks(None, [Keeps({1})]).state()
 
 
 def test_a_hook_that_an_instance_was_given_counts_as_one_of_its_class():

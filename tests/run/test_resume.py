@@ -423,7 +423,7 @@ def saved_state_of(config):
         **facts_of(config, algorithm, {}),
         "lifetime": {"training_iteration": 3, "num_env_steps": 192},
     }
-    arrays = named_arrays(state_tree(algorithm, Snapshot(runner, *start[1:], None, None, [])))
+    arrays = named_arrays(state_tree(algorithm, Snapshot(runner, *start[1:], None, None, {})))
     return Checkpoint(Path("000003"), arrays, facts), facts, algorithm, start
 
 

@@ -98,9 +98,9 @@ COUNTS: Form = {
 CALLBACKS: Form = [{"class": str, "state": object}]
 CHECKPOINT: Form = {  # of a run's
     **RUN,
-    "callbacks": CALLBACKS,
     "config": dict,
     "groups": [[str]],
+    "hooks": {"callbacks": CALLBACKS},
     "lifetime": lifetime,
     "num_env_steps": int,
     "result": dict | None,

@@ -58,6 +58,8 @@ def present_facts(facts: Any) -> Any:
     if isinstance(facts.get("run_settings"), dict):
         facts["run_settings"] = {**LATER_RUN_SETTINGS, **facts["run_settings"]}
         _keep_in_32_bits(facts["run_settings"], "evaluation_seed")
+    if "callbacks" in facts:  # the one hook with a state then
+        facts["hooks"] = {"callbacks": facts.pop("callbacks")}
     if isinstance(facts.get("lifetime"), dict):
         facts["lifetime"] = {"num_agent_steps": None, **facts["lifetime"]}
     return facts

@@ -27,7 +27,7 @@ class Snapshot(NamedTuple):
     env_params: PyTree
     lifetime: Lifetime
     result: Result | None  # of its last iteration
-    callbacks: list[Any]  # the host callbacks' own states
+    hooks: dict[str, Any]  # their own states, by their names
 
 
 def state_facts(
@@ -38,7 +38,7 @@ def state_facts(
         **facts,
         "lifetime": asdict(snapshot.lifetime),
         "result": json.loads(dumped(snapshot.result)),
-        "callbacks": snapshot.callbacks,
+        "hooks": snapshot.hooks,
         "score": score,
     }
 

@@ -301,6 +301,14 @@ def test_a_larger_seed_is_read_as_jax_read_it(saved, read):
     assert present_plan(facts)["config"]["seed"] == read
 
 
+def test_states_of_callbacks_are_those_of_a_hook():
+    states = [{"class": "a:B", "state": {"seen": 3}}]
+    found = present_facts({"config_class": PRESENT_CLASS, "callbacks": states})
+    assert found["hooks"] == {"callbacks": states}
+    assert "callbacks" not in found
+    assert present_facts(found) == found
+
+
 def test_facts_that_came_later_are_what_was_true_before():
     found = present_facts({"config_class": PRESENT_CLASS, "run_settings": {}, "lifetime": {}})
     assert (found["action_masks"], found["num_processes"], found["opponents_of"]) == (
