@@ -24,7 +24,8 @@ import report
 
 from jaxrl import PPOConfig, Trainer
 from jaxrl.run.inference.evaluate import evaluate
-from jaxrl.run.inference.sampling import EpisodeRange, Players, record_batches, sample_batches
+from jaxrl.run.inference.host_episodes import EpisodeRange, Players, play_episodes
+from jaxrl.run.inference.sampling import episodes_of
 
 
 def main() -> None:
@@ -68,13 +69,12 @@ def turns_of(trainer: Trainer, episodes: int, turns: int) -> tuple[dict[str, lis
         return played["num_env_steps_sampled"]
 
     def arrays() -> int:
-        batches = record_batches(players, wanted)
+        batches = play_episodes(players, wanted, keeps_steps=True)
         return sum(int(batch.finished.length.sum()) for batch in batches)
 
     def objects() -> int:
-        return sum(
-            len(episode) for batch in sample_batches(players, wanted) for episode in batch.episodes
-        )
+        batches = play_episodes(players, wanted, keeps_steps=True)
+        return sum(len(each) for batch in batches for each in episodes_of(players, 0, batch))
 
     ways: dict[str, Callable[[], int]] = {"evaluate": count, "arrays": arrays, "objects": objects}
     seconds, steps = {name: [] for name in ways}, {way() for way in ways.values()}  # compiles

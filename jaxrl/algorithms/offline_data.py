@@ -15,14 +15,12 @@ from jaxrl.core.program_spaces import countable
 from jaxrl.core.spaces import Box, Space, beyond, parts_of, tree_of
 from jaxrl.core.types import AgentId, PolicyId, PyTree
 from jaxrl.episodes import MultiAgentEpisode, SingleAgentEpisode, read_episodes
+from jaxrl.episodes.by_agent import Episode
 from jaxrl.episodes.files import episode_files
 from jaxrl.models.policy_spec import PolicyInputs, PolicySpec
 from jaxrl.ops.running_stats import RunningMeanStd
 from jaxrl.rollout.env_step import RolloutSpec
-
-ENV_ACTIONS = "actions_for_env"  # among an episode's extra model outputs, as MASK is
-
-Episode = SingleAgentEpisode | MultiAgentEpisode
+from jaxrl.rollout.recorded_steps import ENV_ACTIONS
 
 
 class Steps(struct.PyTreeNode):

@@ -17,24 +17,26 @@ from jaxrl.core.fields import check_all, count, flag, number, setting
 from jaxrl.core.plan import WIDE, labelled, laid_out
 from jaxrl.core.registry import ENVIRONMENT, make_with
 from jaxrl.core.trust import check_name
-from jaxrl.core.types import DEFAULT_AGENT
 from jaxrl.core.words import TEXT
 from jaxrl.episodes import (
     EpisodeWriter,
     MultiAgentEpisode,
-    SingleAgentEpisode,
     read_episodes,
 )
+from jaxrl.episodes.by_agent import Episode, agents_of
 from jaxrl.episodes.minari_datasets import to_minari
 from jaxrl.offline.estimators import estimate_return
 from jaxrl.run.command_line import program
 from jaxrl.run.devices.mesh import start_jax
-from jaxrl.run.inference.load import policy_of
+from jaxrl.run.inference.load import policy_of, render
 from jaxrl.run.inference.policy import Policy
 from jaxrl.run.inference.replayed_episode import environment_of, origin_of, replay_episode
-from jaxrl.run.inference.sampling import ORIGIN, Episode
+from jaxrl.run.inference.sampling import ORIGIN
 from jaxrl.run.inference.video import check_ending
 from jaxrl.run.logging.console import print_answer, spread
+from jaxrl.run.replay.page import ENDING as PAGE_ENDING
+from jaxrl.run.replay.page import check_name as check_page_name
+from jaxrl.run.replay.replay import replay
 from jaxrl.run.storage.checkpoint import open_found
 
 MAX_CHARACTERS = 60  # of a nested value in the table of steps
@@ -50,7 +52,8 @@ class EpisodesOptions:
     )
     out: str = setting(
         "",
-        "draw the episode of --show, else the first, to this file: .gif, .mp4, .png (a strip)",
+        "draw the episode of --show, else the first, to this file: .gif, .mp4, .png (a strip) or "
+        ".html (a page that plays)",
         TEXT,
     )
     replay: bool = setting(
@@ -86,7 +89,7 @@ def episodes(argv: Sequence[str] | None = None) -> None:
         found = read_episodes(folders[0], skip_damaged=options.skip_damaged)
         if options.out:
             start_jax()
-            replay_episode(nth(found, options.show or 0, folders[0])).save(options.out)
+            _draw(nth(found, options.show or 0, folders[0]), options.out)
             print_answer(labelled("look at", options.out))
         elif options.show is not None:
             print_answer(steps_of(nth(found, options.show, folders[0])))
@@ -123,10 +126,19 @@ def _check_together(options: EpisodesOptions, given: Mapping[str, Any]) -> None:
         asked.insert(0, "show")
     if len(asked) > 1:
         raise UsageError(f"{flag_name(asked[0])} and {flag_name(asked[1])}: give one of them")
-    if options.out:
+    if options.out.endswith(PAGE_ENDING):
+        check_page_name(options.out)
+    elif options.out:
         check_ending(options.out)
     if "gamma" in given and not options.judge:
         raise UsageError("--gamma goes with --judge RUN")
+
+
+def _draw(episode: Episode, out: str) -> None:
+    if out.endswith(PAGE_ENDING):
+        replay(episode).save(out)
+    else:
+        render(episode, out)
 
 
 def nth(found: Iterable[Episode], number: int, folder: str) -> Episode:
@@ -142,7 +154,7 @@ def statistics_of(found: Iterable[Episode], folder: str) -> str:
     rows, agents, envs = [], {}, set()
     for episode in found:
         rows.append((return_of(episode), len(episode), end_of(episode)))
-        for agent, data in parts_of(episode).items():
+        for agent, (data, _) in agents_of(episode).items():
             agents.setdefault(agent, []).append(data.get_return())
         origin = episode.custom_data.get(ORIGIN)
         envs.add(origin.get("env") if isinstance(origin, Mapping) else None)
@@ -165,16 +177,15 @@ def statistics_of(found: Iterable[Episode], folder: str) -> str:
 
 def steps_of(episode: Episode) -> str:
     """A table with a row for each step of each agent."""
-    several, parts = isinstance(episode, MultiAgentEpisode), parts_of(episode)
-    known = [data.extra_model_outputs.keys() for data in parts.values()]
+    several, parts = isinstance(episode, MultiAgentEpisode), agents_of(episode)
+    known = [data.extra_model_outputs.keys() for data, _ in parts.values()]
     shown = [name for name in SHOWN_OUTPUTS if all(name in names for names in known)]
     titles = ["step", *(["agent"] if several else []), "observation", "action", "reward"]
     titles += [SHOWN_OUTPUTS[name] for name in shown]
     rows = []
-    for agent, data in parts.items():
+    for agent, (data, times) in parts.items():
         columns = [data.observations, data.actions, data.rewards]
         columns += [data.extra_model_outputs[name] for name in shown]
-        times = episode.observation_times(agent) if several else range(len(data) + 1)
         for i, time in enumerate(times[:-1]):
             values = [_brief(column[i]) for column in columns]
             rows.append([str(time), *([agent] if several else []), *values])
@@ -211,9 +222,9 @@ def with_spaces(found: Iterable[Episode]) -> Iterator[Episode]:
         if name not in envs:
             envs[name] = _played_in(episode, origin)
         env, params = envs[name]
-        for agent, data in parts_of(episode).items():
-            data.observation_space = env.observation_space(agent or DEFAULT_AGENT, params)
-            data.action_space = env.action_space(agent or DEFAULT_AGENT, params)
+        for agent, (data, _) in agents_of(episode).items():
+            data.observation_space = env.observation_space(agent, params)
+            data.action_space = env.action_space(agent, params)
         yield episode
 
 
@@ -229,12 +240,6 @@ def _played_in(episode: Episode, origin: Mapping[str, Any]) -> tuple[Any, Any]:
     check_name(ENVIRONMENT, name, f"the environment of episode {episode.id_}", trust=False)
     made, params = make_with(name, origin["env_args"])
     return lift(made), params
-
-
-def parts_of(episode: Episode) -> dict[str, SingleAgentEpisode]:
-    """The steps of each agent."""
-    several = isinstance(episode, MultiAgentEpisode)
-    return episode.agent_episodes if several else {"": episode}
 
 
 def return_of(episode: Episode) -> float:

@@ -9,22 +9,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from jaxrl.core.agent_steps import AgentSteps
 from jaxrl.episodes.agents_data import AgentID
 from jaxrl.episodes.multi_agent_episode import MultiAgentEpisode
 from jaxrl.episodes.single_agent_episode import SingleAgentEpisode
-from jaxrl.episodes.values import Nested, Space, map_nested
-
-
-class AgentArrays(NamedTuple):
-    """An agent's data in all T steps of an episode; steps in which it waits do not count."""
-
-    observations: Nested  # [T + 1, ...]
-    actions: Nested  # [T, ...]
-    rewards: np.ndarray  # f32[T]  those too that come while it waits
-    active: np.ndarray  # bool[T]  whether it acted
-    terminated: np.ndarray  # bool[T]
-    truncated: np.ndarray  # bool[T]
-    outputs: dict[str, Nested]  # of its model, [T, ...]
+from jaxrl.episodes.values import Space, map_nested
 
 
 class AgentFacts(NamedTuple):
@@ -35,12 +24,12 @@ class AgentFacts(NamedTuple):
     action_space: Space = None
 
 
-def single_agent_episode(arrays: AgentArrays, facts: AgentFacts) -> SingleAgentEpisode:
+def single_agent_episode(arrays: AgentSteps, facts: AgentFacts) -> SingleAgentEpisode:
     """A whole episode of an agent that acted in each step."""
     episode = SingleAgentEpisode(
-        observations=arrays.observations,
-        actions=arrays.actions,
-        rewards=arrays.rewards,
+        observations=arrays.obs,
+        actions=arrays.action,
+        rewards=arrays.reward,
         terminated=arrays.terminated[-1],
         truncated=arrays.truncated[-1],
         extra_model_outputs=arrays.outputs,
@@ -52,7 +41,7 @@ def single_agent_episode(arrays: AgentArrays, facts: AgentFacts) -> SingleAgentE
 
 
 def multi_agent_episode(
-    arrays: Mapping[AgentID, AgentArrays], facts: Mapping[AgentID, AgentFacts], terminated: bool
+    arrays: Mapping[AgentID, AgentSteps], facts: Mapping[AgentID, AgentFacts], terminated: bool
 ) -> MultiAgentEpisode:
     """A whole episode of several agents.
 
@@ -65,7 +54,7 @@ def multi_agent_episode(
     id_, agents, timelines, early_rewards = uuid.uuid4().hex, {}, {}, {}
     for agent, data in arrays.items():
         acted = np.flatnonzero(data.active)
-        early = data.rewards[: acted[0]] if len(acted) else data.rewards
+        early = data.reward[: acted[0]] if len(acted) else data.reward
         if early.any():
             early_rewards[agent] = float(early.sum(dtype=np.float64))
         if len(acted):
@@ -79,7 +68,7 @@ def multi_agent_episode(
             "observation_space": {agent: each.observation_space for agent, each in facts.items()},
             "action_space": {agent: each.action_space for agent, each in facts.items()},
             "env_t_started": 0,
-            "env_t": len(data.rewards),
+            "env_t": len(data.reward),
             "len_lookback_buffer": 0,
             "terminated": terminated,
             "truncated": not terminated,
@@ -114,20 +103,20 @@ def _set_spaces(episode: SingleAgentEpisode, facts: AgentFacts) -> None:
 
 
 def _agents_steps(
-    data: AgentArrays, acted: np.ndarray, terminated: bool
+    data: AgentSteps, acted: np.ndarray, terminated: bool
 ) -> tuple[list[int], dict[str, Any]]:
     """(the environment steps of an agent's observations, the state of its episode)."""
     ends = np.flatnonzero(data.terminated | data.truncated)
-    last = int(ends[0]) + 1 if len(ends) else len(data.rewards)
+    last = int(ends[0]) + 1 if len(ends) else len(data.reward)
     is_terminated = bool(data.terminated[ends[0]]) if len(ends) else terminated
-    steps, rewards = acted, rewards_of_actions(data.rewards, acted)
+    steps, rewards = acted, rewards_of_actions(data.reward, acted)
     times = np.append(acted, last)
     if acted[0] == 0 and len(acted) == last:  # it acted in each step: no copy is needed
-        steps, times, rewards = slice(0, last), slice(0, last + 1), data.rewards[:last]
+        steps, times, rewards = slice(0, last), slice(0, last + 1), data.reward[:last]
     state = {
         "id_": None,
-        "observations": map_nested(lambda leaf: leaf[times], data.observations),
-        "actions": map_nested(lambda leaf: leaf[steps], data.actions),
+        "observations": map_nested(lambda leaf: leaf[times], data.obs),
+        "actions": map_nested(lambda leaf: leaf[steps], data.action),
         "rewards": rewards,
         "extra_model_outputs": {
             name: map_nested(lambda leaf: leaf[steps], values)

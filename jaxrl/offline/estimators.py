@@ -31,9 +31,10 @@ from jaxrl.core.errors import UsageError, brief, unknown_name
 from jaxrl.core.fields import count, number, one_of, takes
 from jaxrl.core.types import AgentId
 from jaxrl.episodes import read_episodes
+from jaxrl.episodes.by_agent import Episode
 from jaxrl.offline.bootstrap import INTERVALS, Sums, bootstrap_interval, resample
 from jaxrl.offline.fitted_value import FittedValues, fit_held_out
-from jaxrl.offline.judged_episodes import Episode, JudgedEpisodes, judge_episodes
+from jaxrl.offline.judged_episodes import JudgedEpisodes, judge_episodes
 
 MIN_EPISODES = 2
 # Below so many effective episodes, intervals hold the true return less often than they say: see

@@ -13,7 +13,8 @@ import numpy as np
 
 from jaxrl.core.errors import UsageError, brief, unknown_name
 from jaxrl.core.types import DEFAULT_AGENT, AgentId, PolicyId
-from jaxrl.episodes import MultiAgentEpisode, SingleAgentEpisode
+from jaxrl.episodes import SingleAgentEpisode
+from jaxrl.episodes.by_agent import Episode, agents_of
 from jaxrl.episodes.values import (
     Nested,
     check_fits,
@@ -27,7 +28,6 @@ from jaxrl.episodes.values import (
 from jaxrl.models.policy_spec import PolicySpec
 from jaxrl.offline.action_probabilities import AgentRows, JudgedActions, judge_actions
 
-Episode = SingleAgentEpisode | MultiAgentEpisode
 DEFAULT_POLICY = "default_policy"
 MAX_ONE_HOT = 256  # values of an integer observation; of more it is read as a number
 # A product of ratios passes e^50 in one of e^50 episodes (Ville's inequality): that is no chance.
@@ -48,7 +48,7 @@ class JudgedEpisodes(NamedTuple):
     expected: Any = None  # f32[R, G]  E[g(a)] under the judged policies
 
 
-class _AgentSteps(NamedTuple):
+class _Judged(NamedTuple):
     """The k steps of an agent in one episode."""
 
     number: int  # of the episode
@@ -100,21 +100,15 @@ def judge_episodes(
 # Episodes by agent
 
 
-def _by_agent(episodes: list[Episode]) -> dict[AgentId, list[_AgentSteps]]:
+def _by_agent(episodes: list[Episode]) -> dict[AgentId, list[_Judged]]:
     if not episodes:
         raise UsageError("no episodes to judge from")
     by_agent = {}
     for number, episode in enumerate(episodes):
         _check_whole(episode, episodes[0])
-        if isinstance(episode, SingleAgentEpisode):
-            found = {DEFAULT_AGENT: (episode, range(len(episode) + 1))}
-        else:
-            agents = episode.agent_episodes.items()
-            found = {agent: (data, episode.observation_times(agent)) for agent, data in agents}
-        for agent, (data, times) in found.items():
+        for agent, (data, times) in agents_of(episode).items():
             if len(data):
-                steps = _AgentSteps(number, data, np.array(times))
-                by_agent.setdefault(agent, []).append(steps)
+                by_agent.setdefault(agent, []).append(_Judged(number, data, times))
     return by_agent
 
 
@@ -138,7 +132,7 @@ def _check_whole(episode: Any, first: Episode) -> None:
 
 
 def _policies_by_agent(
-    episodes: list[Episode], by_agent: Mapping[AgentId, list[_AgentSteps]], policy: Any
+    episodes: list[Episode], by_agent: Mapping[AgentId, list[_Judged]], policy: Any
 ) -> dict[AgentId, Any]:
     """{agent: its policy} of those that are judged."""
     modules: dict[AgentId, PolicyId] = {}
@@ -172,7 +166,7 @@ def _check_policy(policy: Any) -> None:
         )
 
 
-def _rows_of(steps: list[_AgentSteps]) -> AgentRows:
+def _rows_of(steps: list[_Judged]) -> AgentRows:
     """An agent's steps of all episodes."""
     logp, mask = _output(steps, "action_logp"), _output(steps, "action_mask")
     return AgentRows(
@@ -190,7 +184,7 @@ def _before_last(observations: Nested) -> Nested:
     return map_nested(lambda leaf: leaf[:-1], observations)
 
 
-def _output(steps: list[_AgentSteps], name: str) -> np.ndarray | None:
+def _output(steps: list[_Judged], name: str) -> np.ndarray | None:
     """The recording policy's outputs under a name, [R, ...]; None if an episode lacks it."""
     if not all(name in each.data.extra_model_outputs for each in steps):
         return None
@@ -209,7 +203,7 @@ def _joined(parts: list[list | Nested]) -> Nested:
 # Arrays by environment step
 
 
-def _places(steps: list[_AgentSteps]) -> tuple[np.ndarray, np.ndarray]:
+def _places(steps: list[_Judged]) -> tuple[np.ndarray, np.ndarray]:
     """(episodes, environment steps) of an agent's actions, i64[R] each."""
     numbers = [np.full(len(each.data), each.number) for each in steps]
     return np.concatenate(numbers), np.concatenate([each.times[:-1] for each in steps])
@@ -227,7 +221,7 @@ def _check_ratios(episodes: list[Episode], log_ratios: np.ndarray) -> None:
 
 def _rewards(
     episodes: list[Episode],
-    by_agent: Mapping[AgentId, list[_AgentSteps]],
+    by_agent: Mapping[AgentId, list[_Judged]],
     agent: AgentId | None,
     shape: tuple[int, int],
 ) -> np.ndarray:
@@ -256,7 +250,7 @@ def _hanging_rewards(episode: Episode, agent: AgentId | None) -> float:
     return waiting + state["early_rewards"].get(agent, 0.0)
 
 
-def _states(steps: list[_AgentSteps], policy: Any, lengths: np.ndarray) -> np.ndarray:
+def _states(steps: list[_Judged], policy: Any, lengths: np.ndarray) -> np.ndarray:
     """An agent's last observation in each environment step, f32[R, d]; 0 before its first."""
     space = None if policy is None else policy.observation_space
     values = _joined([each.data.observations.arrays() for each in steps])
@@ -290,7 +284,7 @@ def _as_numbers(space: Any, values: Nested) -> np.ndarray:
 
 
 def _placed(
-    judged: JudgedActions, steps: list[_AgentSteps], lengths: np.ndarray
+    judged: JudgedActions, steps: list[_Judged], lengths: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """(taken, expected) by environment step, f32[R, G] each."""
     numbers, times = _places(steps)

@@ -4,31 +4,22 @@ from typing import Any, NamedTuple
 
 import jax
 
+from jaxrl.core.agent_steps import AgentSteps
 from jaxrl.core.types import PyTree
 from jaxrl.ops.distributions import dist_inputs
 from jaxrl.ops.exploration import policy_of
 from jaxrl.rollout.env_step import RolloutSpec
 
-
-class GroupSteps(NamedTuple):
-    """The actions of one group's policies in steps, and their results: [..., N, E, M, ...]."""
-
-    obs: PyTree  # that they acted on
-    reached: PyTree  # the observations after the steps, before any reset
-    action: PyTree  # as of `PolicySpec.as_sampled`
-    outputs: dict[str, PyTree]  # of `model_outputs`
-    reward: jax.Array  # f32  those too that come while the agent waits
-    active: jax.Array  # bool  whether the agent acted
-    terminated: jax.Array  # bool
-    truncated: jax.Array  # bool
+DIST_INPUTS, ENV_ACTIONS = "action_dist_inputs", "actions_for_env"  # among a model's outputs
 
 
 class RecordedSteps(NamedTuple):
     """Steps of E environments."""
 
-    groups: tuple[GroupSteps, ...]
+    groups: tuple[AgentSteps, ...]  # [..., N, E, M, ...]
     all_terminated: jax.Array  # bool[..., E]  the episode ended for everybody, not by the clock
     episode_done: jax.Array  # bool[..., E]
+    state: PyTree | None = None  # [..., E, ...]  that they reached; None where nobody asked for it
 
 
 def model_outputs(step: Any, env_action: PyTree | None) -> dict[str, PyTree]:
@@ -41,10 +32,10 @@ def model_outputs(step: Any, env_action: PyTree | None) -> dict[str, PyTree]:
     outputs = {
         "action_logp": step.distribution.log_prob(step.action),
         "vf_preds": step.value,
-        "action_dist_inputs": dist_inputs(policy_of(step.distribution)),
+        DIST_INPUTS: dist_inputs(policy_of(step.distribution)),
     }
     if env_action is not None:
-        outputs["actions_for_env"] = env_action
+        outputs[ENV_ACTIONS] = env_action
     if step.inputs.action_mask is not None:
         outputs["action_mask"] = step.inputs.action_mask
     return outputs
@@ -87,15 +78,15 @@ def recorded_steps(
     for policy_spec, turn, reached, env_action in by_group:
         turn = jax.tree.map(lambda leaf: leaf[:, :, : spec.num_recorded], turn)
         groups.append(
-            GroupSteps(
+            AgentSteps(
                 obs=turn.obs,
-                reached=reached,
                 action=policy_spec.as_sampled(turn.action),
-                outputs=model_outputs(turn, env_action),
                 reward=turn.reward,
                 active=turn.active,
                 terminated=turn.terminated,
                 truncated=turn.truncated,
+                outputs=model_outputs(turn, env_action),
+                reached=reached,
             )
         )
     episode_done = episode_done[:, : spec.num_recorded]

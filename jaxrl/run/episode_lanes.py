@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from jaxrl.algorithms.config import AlgorithmConfig
-from jaxrl.algorithms.offline_data import ENV_ACTIONS, MASK, checked, flags_of
+from jaxrl.algorithms.offline_data import MASK, checked, flags_of
 from jaxrl.core.errors import UsageError, unknown_name
 from jaxrl.core.program_spaces import (
     action_to_program,
@@ -20,17 +20,17 @@ from jaxrl.core.program_spaces import (
 from jaxrl.core.spaces import tree_of
 from jaxrl.core.types import AgentId, PyTree
 from jaxrl.episodes import MultiAgentEpisode, SingleAgentEpisode
+from jaxrl.episodes.by_agent import Episode
 from jaxrl.models.policy_spec import PolicySpec
 from jaxrl.ops.distributions import num_logits
 from jaxrl.rollout.env_step import RolloutSpec
 from jaxrl.rollout.episode_stats import EpisodeStats, LowerParts
 from jaxrl.rollout.recorded_rollout import Lanes
+from jaxrl.rollout.recorded_steps import ENV_ACTIONS
 from jaxrl.run.inference.recording_policy import POLICY_ACTIONS
 
 MOST_BEGUN = 10_000  # episodes that are followed at once: some never end, as those of lost clients
 LOG_PROB, DIST_INPUTS = "action_logp", "action_dist_inputs"  # RLlib's names of model outputs
-
-Episode = SingleAgentEpisode | MultiAgentEpisode
 
 
 @dataclass

@@ -19,21 +19,14 @@ from jaxrl.core.errors import UsageError, one_line
 from jaxrl.core.fields import least_count
 from jaxrl.core.types import PyTree
 from jaxrl.episodes import EpisodeWriter
+from jaxrl.episodes.by_agent import Episode
 from jaxrl.rollout.env_step import RolloutSpec
 from jaxrl.rollout.recorded_steps import RecordedSteps
 from jaxrl.run import hooks
 from jaxrl.run.devices.joined import num_processes
 from jaxrl.run.hooks import Output
-from jaxrl.run.inference.sampling import (
-    ORIGIN,
-    Episode,
-    arrays_of,
-    by_agent,
-    env_of,
-    facts_of,
-    make_episode,
-    plain_params,
-)
+from jaxrl.run.inference.recording import by_agent, facts_of, make_episode
+from jaxrl.run.inference.sampling import ORIGIN, env_of, plain_params
 from jaxrl.run.settings import RunSettings
 
 WAITING = 2  # chunks that may wait: a slow disk slows training down rather than filling the memory
@@ -224,11 +217,10 @@ class EpisodeCutter:
         """The episode whose last step is at `last`, (environment, step of the chunk)."""
         observations, others = columns.joined(ended.parts, last)
         arrays = {
-            agent: others[i]._replace(observations=observations[i])
-            for i, agent in enumerate(self._facts)
+            agent: others[i]._replace(obs=observations[i]) for i, agent in enumerate(self._facts)
         }
         terminated = bool(columns.all_terminated[last])
-        return make_episode(self._spec, arrays, self._facts, terminated)
+        return make_episode(self._spec.env, arrays, self._facts, terminated)
 
 
 class _OpenEpisode:
@@ -253,7 +245,7 @@ class _Columns(NamedTuple):
 
     arrays: list[np.ndarray]  # of all agents, the observations first
     reached: list[np.ndarray]  # beside those, what was observed after the steps, before any reset
-    structure: Any  # of (observations by agent, the rest of `AgentArrays` by agent)
+    structure: Any  # of (observations by agent, the rest of `AgentSteps` by agent)
     all_terminated: np.ndarray  # bool[E, S]
     episode_done: np.ndarray  # bool[E, S]
 
@@ -265,8 +257,8 @@ class _Columns(NamedTuple):
 
         steps = chunk.steps
         groups = jax.tree.map(functools.partial(by_environment, 3), steps.groups)
-        agents = [group for (group,) in by_agent(spec.grouping, (groups,)).values()]
-        rest = [arrays_of(None, agent) for agent in agents]
+        agents = list(by_agent(spec.grouping, groups).values())
+        rest = [agent._replace(obs=None, reached=None) for agent in agents]
         arrays, structure = jax.tree.flatten(([agent.obs for agent in agents], rest))
         return cls(
             arrays,

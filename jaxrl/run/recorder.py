@@ -248,17 +248,17 @@ class Recorder:
             self._lost[picture] = one_line(found)
 
     def _show(self, name: str, recording: "EpisodeRecording", snapshot: Snapshot) -> None:
-        path, env_params = self.folder / name, snapshot.env_params
+        path = self.folder / name
         if name == EPISODE:
             from jaxrl.run.inference.video import write_episode
 
-            write_episode(path, recording, self.algorithm.rollout_spec.env, env_params)
+            write_episode(path, recording)
         else:
             from jaxrl.run.replay.page import Column, make_replay
 
             iteration = f"iteration {snapshot.lifetime.training_iteration:,}"
-            column = Column(iteration, (recording,), env_params, "sampled actions")
-            make_replay([column], self.algorithm, note=self.folder.name).save(path)
+            column = Column(iteration, (recording,), "sampled actions")
+            make_replay([column], note=self.folder.name).save(path)
 
     def _save(
         self, snapshot: Snapshot, score: dict[str, Any] | None, episodes: Future | None

@@ -4,9 +4,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from jaxrl.core.agent_steps import AgentSteps
 from jaxrl.episodes import MultiAgentEpisode, SingleAgentEpisode
 from jaxrl.episodes.from_arrays import (
-    AgentArrays,
     AgentFacts,
     multi_agent_episode,
     single_agent_episode,
@@ -17,7 +17,7 @@ FACTS = {agent: AgentFacts(f"policy of {agent}") for agent in "abc"}
 
 @st.composite
 def histories(draw):
-    """({agent: AgentArrays}, whether the world ended) of up to eight steps.
+    """({agent: AgentSteps}, whether the world ended) of up to eight steps.
 
     Agents act in any steps up to their end, are rewarded in all of them, and may end while they
     wait.
@@ -34,10 +34,10 @@ def histories(draw):
         rewards[end:] = 0
         is_early = end < length
         terminated = (steps == end - 1) & (is_early | world_ends)
-        arrays[agent] = AgentArrays(
-            observations={"x": 10.0 * np.arange(length + 1), "y": np.arange(2 * length + 2)[::2]},
-            actions=steps + 100,
-            rewards=rewards,
+        arrays[agent] = AgentSteps(
+            obs={"x": 10.0 * np.arange(length + 1), "y": np.arange(2 * length + 2)[::2]},
+            action=steps + 100,
+            reward=rewards,
             active=active,
             terminated=terminated,
             truncated=(steps == end - 1) & ~terminated,
@@ -48,7 +48,7 @@ def histories(draw):
 
 def step_by_step(arrays, world_ends):
     """The same by `add_env_reset` and `add_env_step`."""
-    length = len(next(iter(arrays.values())).rewards)
+    length = len(next(iter(arrays.values())).reward)
     ends = {
         agent: 1 + int(np.flatnonzero(data.terminated | data.truncated)[0])
         for agent, data in arrays.items()
@@ -60,7 +60,7 @@ def step_by_step(arrays, world_ends):
             acts = t < length and data.active[t]
             has_acted = data.active[:t].any()
             if acts or (t == ends[agent] and has_acted):
-                seen[agent] = {name: rows[t] for name, rows in data.observations.items()}
+                seen[agent] = {name: rows[t] for name, rows in data.obs.items()}
         return seen
 
     episode = MultiAgentEpisode("id", agent_to_module_mapping_fn=lambda a, _: f"policy of {a}")
@@ -72,8 +72,8 @@ def step_by_step(arrays, world_ends):
         last = t + 1 == length
         episode.add_env_step(
             observations(t + 1),
-            {agent: arrays[agent].actions[t] for agent in active},
-            {agent: arrays[agent].rewards[t] for agent in going_on},
+            {agent: arrays[agent].action[t] for agent in active},
+            {agent: arrays[agent].reward[t] for agent in going_on},
             terminateds=terminateds | {"__all__": last and world_ends},
             truncateds={"__all__": last and not world_ends},
             extra_model_outputs={
@@ -118,7 +118,7 @@ def test_agents_that_wait_join_late_or_leave_are_as_if_recorded_step_by_step(his
 def test_an_agent_alone_has_one_observation_more_than_steps():
     steps = np.arange(3)
     is_last = steps == 2
-    arrays = AgentArrays(
+    arrays = AgentSteps(
         np.arange(4), steps, np.ones(3, np.float32), steps >= 0, is_last & False, is_last, {}
     )
     episode = single_agent_episode(arrays, FACTS["a"])

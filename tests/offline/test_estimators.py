@@ -21,7 +21,8 @@ from jaxrl.offline.estimators import (
 )
 from jaxrl.offline.judged_episodes import judge_episodes
 from jaxrl.ops.distributions import Categorical, from_logits
-from jaxrl.run.inference.sampling import EpisodeRange, Players, sample_batches
+from jaxrl.run.inference.evaluate import evaluate_and_record
+from jaxrl.run.inference.host_episodes import EpisodeRange, Players
 from tests.probes import Joining
 from tests.run.inference.test_recording import untrained
 from tests.run.inference.test_sampling import episodes_of, players
@@ -399,8 +400,9 @@ def test_a_memory_that_is_told_the_last_action_and_reward_and_its_agent_has_rati
     algorithm, weights, params = untrained(Joining(), **told, **small)
     told_players = Players(algorithm, jax.tree.map(lambda leaf: 10 * leaf, weights), params, {})
     wanted = EpisodeRange(number=3, explore=True)
-    (batch,) = sample_batches(told_players, wanted)
-    judged = judge_episodes(batch.episodes, policies_of(told_players))
+    episodes = []
+    evaluate_and_record(told_players, wanted, episodes.append)
+    judged = judge_episodes(episodes, policies_of(told_players))
     np.testing.assert_allclose(judged.log_ratios, 0, atol=1e-4)
 
 

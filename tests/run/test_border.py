@@ -423,8 +423,8 @@ def test_an_environment_of_jax_with_actions_of_mixed_kinds_is_learned_and_replay
 def test_a_page_shows_the_integers_and_the_numbers_of_an_action_in_parts(mixing):
     algorithm, weights = mixing.algorithm, tuple(g.weights for g in mixing.runner.learners)
     recording = record_episode(algorithm, weights, mixing.env_params)
-    column = Column("here", (recording,), mixing.env_params)
-    (agent,) = replay_data([column], algorithm)["agents"]
+    column = Column("here", (recording,))
+    (agent,) = replay_data([column])["agents"]
     assert agent["parts"] == [3, 2, 3, 4, 5, 3]
     assert agent["names"][:4] == ["key: -1", "key: 0", "key: 1", "more/0 0: 1"]
     assert (agent["numbers"], agent["low"]) == (["move 0", "move 1"], [-2.0, -2.0])

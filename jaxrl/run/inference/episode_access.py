@@ -69,11 +69,8 @@ class EpisodeAccess:
         runner, recorded = self.runner, []
 
         def evaluation() -> Result:
-            if return_episodes:
-                result, played = self.evaluation.recorded(runner, self.env_params, **wanted)
-                recorded.extend(played)
-            else:
-                result = self.evaluation(runner, self.env_params, **wanted)
+            sinks = [recorded.append] if return_episodes else []
+            result = self.evaluation(runner, self.env_params, *sinks, **wanted)
             self.callbacks.call("on_evaluate_end", result)
             self._show_evaluation(result["env_runners"], explore)
             return result
@@ -148,8 +145,7 @@ class EpisodeAccess:
         wanted["max_steps"] = max_steps
 
         def play() -> None:
-            played = self.evaluation.recorded(runner, self.env_params, first=first, **wanted)
-            episodes.extend(played[1])
+            self.evaluation(runner, self.env_params, episodes.append, first=first, **wanted)
 
         self.processes.broadcast(play)
         return episodes

@@ -1,6 +1,5 @@
 """Evaluation: whole episodes with frozen policies, exactly as many as asked, summarised."""
 
-import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -11,12 +10,18 @@ from jaxrl.algorithms.base import Algorithm, RunnerState
 from jaxrl.core.errors import UsageError
 from jaxrl.core.fields import UINT32, count, flag, freeze, pairs
 from jaxrl.core.types import PyTree
+from jaxrl.episodes.by_agent import Episode
 from jaxrl.models.policy_spec import PolicyWeights
 from jaxrl.rollout.episode_stats import summarise
-from jaxrl.run.inference.host_episodes import EvaluationCopies, play_episodes
+from jaxrl.run.inference.host_episodes import (
+    EpisodeRange,
+    EvaluationCopies,
+    Players,
+    play_episodes,
+)
 from jaxrl.run.inference.play_limit import DEFAULT_LIMIT, PlayLimit, say_on_stderr
-from jaxrl.run.inference.sampling import Episode, EpisodeRange, Players, env_of, sample_batches
-from jaxrl.run.inference.whole_episodes import PlayedBatch, PlaySpec, make_game
+from jaxrl.run.inference.sampling import env_of, episodes_of
+from jaxrl.run.inference.whole_episodes import PlayedBatch
 from jaxrl.run.results import Result, episode_results, episode_returns
 from jaxrl.run.settings import MAX_STEPS
 
@@ -45,10 +50,10 @@ def evaluate(
     Returns:
         As `summary_of_episodes`.
     """
-    game = make_game(weights, algorithm.env_params if env_params is None else env_params, seed)
-    play = PlaySpec(algorithm.rollout_spec, explore)
-    batches = play_episodes(play, game, 0, episodes, copies, limit)
-    return summary_of_episodes(algorithm, list(batches))
+    params = algorithm.env_params if env_params is None else env_params
+    players = Players(algorithm, weights, params, copies=copies)
+    wanted = EpisodeRange(seed, 0, episodes, explore, limit)
+    return evaluate_and_record(players, wanted)["env_runners"]
 
 
 def summary_of_episodes(algorithm: Algorithm, batches: Sequence[PlayedBatch]) -> Result:
@@ -59,7 +64,7 @@ def summary_of_episodes(algorithm: Algorithm, batches: Sequence[PlayedBatch]) ->
     """
     played = jax.tree.map(lambda *leaves: np.concatenate(leaves), *[b.finished for b in batches])
     done = np.concatenate([batch.done for batch in batches])
-    num_cut_steps = sum(int((~batch.done).sum()) * sum(batch.num_steps) for batch in batches)
+    num_cut_steps = sum(int((~batch.done).sum()) * batch.num_steps for batch in batches)
     returns, lengths = episode_returns(played)[done], played.length[done].astype(np.int64)
     summary = jax.tree.map(np.asarray, _summarise(played, done))
     spreads = {"episode_return_std": returns, "episode_len_std": lengths}
@@ -73,14 +78,15 @@ def summary_of_episodes(algorithm: Algorithm, batches: Sequence[PlayedBatch]) ->
 
 
 def evaluate_and_record(
-    players: Players, wanted: EpisodeRange, keep: Callable[[Episode], Any]
+    players: Players, wanted: EpisodeRange, *sinks: Callable[[Episode], Any]
 ) -> Result:
-    """{"env_runners": ...}; `keep` is called with each episode as an object."""
+    """{"env_runners": ...}; the sinks are called with each episode as an object."""
     batches = []
-    for batch in sample_batches(players, wanted):
-        batches.append(batch.played._replace(kept=[]))
-        for episode in batch.episodes:
-            keep(episode)
+    for batch in play_episodes(players, wanted, keeps_steps=bool(sinks)):
+        batches.append(batch._replace(steps=None))
+        for episode in episodes_of(players, wanted.seed, batch) if sinks else ():
+            for sink in sinks:
+                sink(episode)
     return {"env_runners": summary_of_episodes(players.algorithm, batches)}
 
 
@@ -108,49 +114,44 @@ class Evaluation:
         """
         self._over(self.settings.evaluation_env_args)
 
-    def __call__(self, runner: RunnerState, env_params: PyTree, **changes: Any) -> Result:
-        """{"env_runners": ...} of the policies in `runner`.
+    def __call__(
+        self,
+        runner: RunnerState,
+        env_params: PyTree,
+        *sinks: Callable[[Episode], Any],
+        first: int = 0,
+        opponent: str | None = None,
+        **changes: Any,
+    ) -> Result:
+        """{"env_runners": ...} of the policies in `runner`, and whom they met of a pool.
 
         Args:
             env_params: the environment's numbers, used unless it is made with other arguments than
                 training's, or a curriculum sets them: then the configuration's own.
+            sinks: as of `evaluate_and_record`.
+            first: the number of the first episode.
+            opponent: as of `Algorithm.acting_weights`.
             **changes: episodes, explore, seed, max_steps or env_args in place of the settings',
-                where they are not None; `opponent` as of `Algorithm.acting_weights`.
+                where they are not None.
         """
-        opponent = changes.get("opponent")
-        players, wanted = self._read(runner, env_params, changes)
-        chosen = {"episodes": wanted.number, "explore": wanted.explore, "seed": wanted.seed}
-        chosen["limit"] = wanted.limit
-        result = evaluate(*players[:3], **chosen, copies=self.copies)
-        return {"env_runners": result, **self._against(runner, opponent)}
-
-    def recorded(
-        self, runner: RunnerState, env_params: PyTree, **changes: Any
-    ) -> tuple[Result, list[Episode]]:
-        """The same with the episodes; of `changes`, `first` is the number of the first of them."""
-        first, episodes = changes.pop("first", 0), []
-        opponent = changes.get("opponent")
-        players, wanted = self._read(runner, env_params, changes)
-        wanted = dataclasses.replace(wanted, first=first)
-        result = evaluate_and_record(players, wanted, episodes.append)
-        return {**result, **self._against(runner, opponent)}, episodes
+        wanted = self._wanted(changes)
+        algorithm, is_target = self._over(wanted["env_args"]), self.config.env_task_fn is not None
+        params = algorithm.env_params if is_target or wanted["env_args"] else env_params
+        env, weights = env_of(self.config, wanted["env_args"]), algorithm.acting_weights
+        players = Players(algorithm, weights(runner, opponent), params, env, self.copies)
+        limit = PlayLimit(wanted["max_steps"], self.say, "evaluation_max_steps")
+        chosen = wanted["seed"], first, wanted["episodes"], wanted["explore"], limit
+        result = evaluate_and_record(players, EpisodeRange(*chosen), *sinks)
+        pool = self.trained.opponents
+        if pool is None:
+            return result
+        return {**result, "opponents": {pool.policy: pool.label(runner.opponents, opponent)}}
 
     def close(self) -> None:
         """Ends what steps copies of an environment outside JAX."""
         self.copies.close()
 
-    def _against(self, runner: RunnerState, opponent: str | None) -> Result:
-        """Whom the policies met, {"opponents": {policy: who}}; {} without a pool."""
-        pool = self.trained.opponents
-        if pool is None:
-            return {}
-        return {"opponents": {pool.policy: pool.label(runner.opponents, opponent)}}
-
-    def _read(
-        self, runner: RunnerState, env_params: PyTree, changes: Mapping[str, Any]
-    ) -> tuple[Players, EpisodeRange]:
-        opponent = changes.get("opponent")
-        changes = {name: value for name, value in changes.items() if name != "opponent"}
+    def _wanted(self, changes: Mapping[str, Any]) -> dict[str, Any]:
         wanted = {
             "episodes": self.settings.evaluation_duration,
             "explore": self.settings.evaluation_explore,
@@ -160,16 +161,7 @@ class Evaluation:
             **{name: value for name, value in changes.items() if value is not None},
         }
         check_wanted(wanted)
-        env_args = dict(wanted["env_args"])
-        algorithm = self._over(env_args)
-        weights = algorithm.acting_weights(runner, opponent)
-        is_target = env_args or self.config.env_task_fn is not None
-        params = algorithm.env_params if is_target else env_params
-        played_in = env_of(self.config, env_args), self.copies
-        players = Players(algorithm, weights, params, *played_in)
-        limit = PlayLimit(wanted["max_steps"], self.say, "evaluation_max_steps")
-        which = {"number": wanted["episodes"], "explore": wanted["explore"], "limit": limit}
-        return players, EpisodeRange(wanted["seed"], **which)
+        return {**wanted, "env_args": dict(wanted["env_args"])}
 
     def _over(self, env_args: Any) -> Algorithm:
         """Training's algorithm, or one over an environment with other arguments, compiled once."""

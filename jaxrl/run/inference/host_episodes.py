@@ -3,19 +3,21 @@
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
+from jaxrl.algorithms.base import Algorithm
 from jaxrl.core.env import restart
 from jaxrl.core.errors import TooManyFaults, UsageError
 from jaxrl.core.outside_env import is_outside, refuse_evaluation
 from jaxrl.core.types import PyTree
-from jaxrl.models.policy_spec import PolicyOutput
-from jaxrl.rollout.env_step import EnvBatch, follow
-from jaxrl.rollout.episode_stats import EpisodeStats, no_episodes
+from jaxrl.models.policy_spec import PolicyOutput, PolicyWeights
+from jaxrl.rollout.env_step import follow
 from jaxrl.rollout.host_steps import (
     Reached,
     act,
@@ -24,19 +26,24 @@ from jaxrl.rollout.host_steps import (
     reached_of,
     scatter_on_host,
 )
-from jaxrl.run.inference.play_limit import DEFAULT_LIMIT, PlayLimit, PlayWatch
+from jaxrl.rollout.recorded_steps import RecordedSteps
+from jaxrl.run.inference.play_limit import DEFAULT_LIMIT, PlayLimit
 from jaxrl.run.inference.whole_episodes import (
+    BrokenOff,
+    CompiledEpisodes,
+    EpisodesUnderWay,
     Game,
     PlayedBatch,
     PlaySpec,
-    cut,
-    play_batches,
+    kept_of,
+    make_game,
     step_chance,
+    under_way,
+    walk,
 )
 from jaxrl.run.settings import RunSettings
 
 AT_ONCE = 16  # copies that play side by side, at most
-MOST_TRIES = 5  # of a batch of which a fault breaks off an episode
 
 
 class EvaluationCopies:
@@ -82,76 +89,90 @@ class EvaluationCopies:
             made[2].close()
 
 
-def play_episodes(
-    play: PlaySpec,
-    game: Game,
-    first: int,
-    episodes: int,
-    copies: EvaluationCopies | None = None,
-    limit: PlayLimit = DEFAULT_LIMIT,
-) -> Iterator[PlayedBatch]:
-    """Plays the episodes first, first + 1, ..., a batch at a time; cut where the limit says.
+class Players(NamedTuple):
+    """Policies and the environment that they play in."""
+
+    algorithm: Algorithm
+    weights: tuple[PolicyWeights, ...]  # by group, [N, ...]
+    env_params: PyTree
+    env: Mapping[str, Any] = MappingProxyType({})  # what makes it again, from `sampling.env_of`
+    # Of one outside JAX; None: made for what is played.
+    copies: EvaluationCopies | None = None
+
+
+@dataclass(frozen=True)
+class EpisodeRange:
+    """The episodes of a seed, and the way in which they are played."""
+
+    seed: int = 0
+    first: int = 0
+    number: int = 10
+    explore: bool = False
+    limit: PlayLimit = DEFAULT_LIMIT
+
+
+def play_episodes(players: Players, wanted: EpisodeRange, **kept: bool) -> Iterator[PlayedBatch]:
+    """Plays whole episodes, a batch at a time; cut where the limit says.
 
     Args:
-        copies: of an environment outside JAX; None: made for these episodes.
+        kept: what is kept of them, as of `PlaySpec`.
 
     Raises:
         UsageError: an environment that fails again and again.
     """
+    game = make_game(players.weights, players.env_params, wanted.seed)
+    play = PlaySpec(players.algorithm.rollout_spec, wanted.explore, **kept)
+    which = wanted.first, wanted.number, wanted.limit
     if not is_outside(play.rollout.env):
-        yield from play_batches(play, game, first, episodes, limit)
+        yield from walk(CompiledEpisodes(play, game, wanted.number), *which)
         return
+    with _lent(play, wanted.number, players.copies) as vector:
+        yield from walk(OutsideEpisodes(play, game, vector), *which)
+
+
+@contextlib.contextmanager
+def _lent(play: PlaySpec, episodes: int, copies: EvaluationCopies | None) -> Iterator[Any]:
+    """The copies to play in; one that is rendered, if it can be, of episodes to look at."""
     env = play.rollout.env
     refuse_evaluation(env)
-    together = env.num_copies or min(episodes, AT_ONCE)
+    if play.to_look_at and env.pictured:
+        with contextlib.closing(env.pictured()) as vector:
+            yield vector
+        return
     if copies is None:
-        copies = EvaluationCopies(RunSettings())
+        copies = EvaluationCopies(RunSettings(workers=0 if play.to_look_at else None))
         copies.close()
-    with copies.borrowed(env, together) as vector:
-        for begin in range(0, episodes, together):
-            count = min(together, episodes - begin)  # of the last batch what is beyond is dropped
-            index = np.int32(first + begin + np.arange(together))
-            yield cut(_play_batch(play, game, vector, index, limit), count)
+    with copies.borrowed(env, env.num_copies or min(episodes, AT_ONCE)) as vector:
+        yield vector
 
 
-class PicturedEpisode(NamedTuple):
-    """An episode alone."""
+class OutsideEpisodes:
+    """A `Source`: episodes of an environment outside JAX, in the copies of a `VectorEnv`."""
 
-    played: PlayedBatch  # of one
-    pictures: dict[int, np.ndarray]  # {step: u8[H, W, 3]} of some states; empty without a renderer
+    def __init__(self, play: PlaySpec, game: Game, vector: Any):
+        self.play, self._game, self._vector = play, game, vector
+        self.together = vector.num_envs
 
+    @property
+    def pictures(self) -> Mapping[int, np.ndarray]:
+        return getattr(self._vector, "pictures", {})
 
-def play_pictured(play: PlaySpec, game: Game, number: int, max_steps: int) -> PicturedEpisode:
-    """Plays one episode, or its first steps, in a copy that is rendered if it can be.
+    def start(self, index: np.ndarray, attempt: int) -> EpisodesUnderWay:
+        first = self._vector.reset(_seeds(self._game, index, attempt))
+        spec, game = self.play.rollout, self._game
+        return under_way(spec, first_envs(spec, game.weights, first, game.env_params), index)
 
-    Raises:
-        UsageError: a fault.
-    """
-    env = play.rollout.env
-    refuse_evaluation(env)
-    copies = env.num_copies or 1
-    vector = (
-        env.pictured() if env.pictured else env.vector(copies, **RunSettings(workers=0).of_copies)
-    )
-    index = np.int32(number + np.arange(copies))
-    with contextlib.closing(vector):
-        limit = PlayLimit(max_steps, say=lambda text: None)  # the recording says that it was cut
-        played = _play_batch(play, game, vector, index, limit)
-    return PicturedEpisode(cut(played, 1), getattr(vector, "pictures", {}))
-
-
-def _play_batch(
-    play: PlaySpec, game: Game, vector: Any, index: np.ndarray, limit: PlayLimit
-) -> PlayedBatch:
-    for attempt in range(MOST_TRIES):
-        first = vector.reset(_seeds(game, index, attempt))
-        envs = first_envs(play.rollout, game.weights, first, game.env_params)
-        played = _play_out(play, game, vector, (envs, index), limit)
-        if played is not None:
-            return played
-    raise UsageError(
-        f"{play.rollout.env.name} failed in {MOST_TRIES} tries to play {len(index)} whole episodes"
-    )
+    def go_on(
+        self, playing: EpisodesUnderWay, last: np.ndarray
+    ) -> tuple[EpisodesUnderWay, RecordedSteps | None]:
+        """One step."""
+        spec = self.play.rollout
+        outputs, actions = _choose(self.play, self._game, playing)
+        steps = _step_all(self._vector, scatter_on_host(spec.grouping, jax.device_get(actions)))
+        reached = reached_of(spec, steps, np.arange(self.together, dtype=np.int32))
+        if np.any(reached.lost & ~np.asarray(playing.done)):
+            raise BrokenOff
+        return _go_on(self.play, self._game, playing, outputs, reached)
 
 
 def _seeds(game: Game, index: np.ndarray, attempt: int) -> np.ndarray:
@@ -159,36 +180,6 @@ def _seeds(game: Game, index: np.ndarray, attempt: int) -> np.ndarray:
     words = np.asarray(jax.random.key_data(game.reset_key)).tolist()
     sequences = [np.random.SeedSequence([*words, attempt, int(number)]) for number in index]
     return np.array([each.generate_state(1)[0] for each in sequences], np.uint32)
-
-
-def _play_out(
-    play: PlaySpec, game: Game, vector: Any, begun: tuple[EnvBatch, np.ndarray], limit: PlayLimit
-) -> PlayedBatch | None:
-    """A batch of episodes from their start; None if a fault broke off one of them.
-
-    Args:
-        begun: the copies, and the numbers of their episodes.
-    """
-    spec, (envs, index), kept = play.rollout, begun, []
-    obs = jax.device_get(envs.obs)
-    finished, done = _none_finished(spec, index), np.zeros(len(index), bool)
-    watch = PlayWatch(limit, spec.env.name)
-    for step in range(limit.max_steps):
-        outputs, actions = _choose(play, game, envs, index, np.int32(step))
-        steps = _step_all(vector, scatter_on_host(spec.grouping, jax.device_get(actions)))
-        reached = reached_of(spec, steps, np.arange(len(index), dtype=np.int32))
-        if np.any(reached.lost & ~done):
-            return None
-        envs, finished, row = _go_on(play, game, (envs, outputs), reached, (done, finished))
-        if play.keep is not None:
-            kept.append(jax.device_get(row))
-        done = done | reached.episode_done
-        watch.look(done, step + 1)
-        if done.all():
-            break
-    watch.conclude(done)
-    rows = jax.tree.map(lambda *leaves: np.stack(leaves, 1), *kept) if kept else None
-    return PlayedBatch(done, obs, [rows], [step + 1], jax.device_get(finished))
 
 
 def _step_all(vector: Any, actions: PyTree) -> Any:
@@ -201,36 +192,37 @@ def _step_all(vector: Any, actions: PyTree) -> Any:
     return jax.tree.map(lambda *leaves: np.concatenate(leaves), *steps)
 
 
-def _none_finished(spec: Any, index: np.ndarray) -> EpisodeStats:
-    names = (*spec.metrics, *spec.custom_metrics)
-    num_agents, always_active = len(spec.grouping.agents), spec.always_active
-    return no_episodes(num_agents, names, len(index), always_active=always_active)
-
-
 @functools.partial(jax.jit, static_argnums=0)
 def _choose(
-    play: PlaySpec, game: Game, envs: EnvBatch, index: jax.Array, step: jax.Array
+    play: PlaySpec, game: Game, playing: EpisodesUnderWay
 ) -> tuple[list[PolicyOutput], tuple[PyTree, ...]]:
-    noise = step_chance(play.rollout, game.play_key, index, step).noise if play.explore else None
-    return act(play.rollout, game.weights, envs, (noise, None), game.env_params)
+    noise = None
+    if play.explore:
+        when = playing.index, playing.num_steps
+        noise = step_chance(play.rollout, game.play_key, *when).noise
+    return act(play.rollout, game.weights, playing.envs, (noise, None), game.env_params)
 
 
 @functools.partial(jax.jit, static_argnums=0)
 def _go_on(
     play: PlaySpec,
     game: Game,
-    stepped: tuple[EnvBatch, list[PolicyOutput]],
+    playing: EpisodesUnderWay,
+    outputs: list[PolicyOutput],
     reached: Reached,
-    so_far: tuple[jax.Array, EpisodeStats],
-) -> tuple[EnvBatch, EpisodeStats, PyTree]:
-    """(the copies after a step, the finished episodes, what is kept of the step)."""
-    spec, (envs, outputs), (done, finished) = play.rollout, stepped, so_far
-    raw = raw_step_of(spec, reached)
+) -> tuple[EpisodesUnderWay, RecordedSteps | None]:
+    """(after a step, the step if it is kept)."""
+    spec, raw = play.rollout, raw_step_of(play.rollout, reached)
     ended = raw._replace(episode_done=raw.episode_done | reached.lost)
     going_on = reached.obs, reached.state
-    after, stats, _ = follow(spec, envs, outputs, ended, going_on, game.env_params)
-    finished = jax.vmap(restart)(raw.episode_done & ~done, stats, finished)
-    if play.keep is None:
-        return after, finished, None
-    raw = raw._replace(obs=spec.grouping.scatter(reached.final_obs))
-    return after, finished, play.keep(spec, outputs, raw)
+    envs, stats, _ = follow(spec, playing.envs, outputs, ended, going_on, game.env_params)
+    finished = jax.vmap(restart)(raw.episode_done & ~playing.done, stats, playing.finished)
+    after = playing.replace(
+        envs=envs,
+        num_steps=playing.num_steps + 1,
+        done=playing.done | reached.episode_done,
+        finished=finished,
+    )
+    # Its states are not known here.
+    raw = raw._replace(obs=spec.grouping.scatter(reached.final_obs), state=None)
+    return after, jax.tree.map(lambda leaf: leaf[:, None], kept_of(play, outputs, raw))

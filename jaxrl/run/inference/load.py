@@ -31,20 +31,20 @@ from jaxrl.episodes import EpisodeWriter
 from jaxrl.models.policy_spec import PolicyWeights
 from jaxrl.run.devices.mesh import stacked
 from jaxrl.run.inference.evaluate import check_wanted, evaluate_and_record, with_arguments
-from jaxrl.run.inference.evaluate import evaluate as play_episodes
-from jaxrl.run.inference.host_episodes import EvaluationCopies
+from jaxrl.run.inference.host_episodes import EpisodeRange, EvaluationCopies, Players
 from jaxrl.run.inference.play_limit import PlayLimit
 from jaxrl.run.inference.policy import Origin, Policy
-from jaxrl.run.inference.recording import EpisodeChoice, EpisodeRecording
-from jaxrl.run.inference.sampling import Episode, EpisodeRange, Players, env_of
-from jaxrl.run.inference.video import check_episode_picture, picture_episode
+from jaxrl.run.inference.recording import EpisodeChoice, EpisodeRecording, record_episode
+from jaxrl.run.inference.replayed_episode import recordings_in, refuse_settings_of_play
+from jaxrl.run.inference.sampling import env_of
+from jaxrl.run.inference.video import check_ending, check_episode_picture, write_episode
 from jaxrl.run.results import Result
 from jaxrl.run.settings import HOST_SETTINGS, MAX_STEPS, RunSettings
 from jaxrl.run.storage import runs
-from jaxrl.run.storage.checkpoint import Checkpoint, filled, open_found
+from jaxrl.run.storage.checkpoint import Checkpoint, filled, open_found, saved_weights
 from jaxrl.run.storage.config_file import read_config
-from jaxrl.run.storage.saved_weights import saved_weights
 
+SHOWING = ("path", "out", "fps")  # the arguments of `render` that are of any episode
 CONFIG = instance_of(AlgorithmConfig, "a configuration such as PPOConfig", optional=True)
 
 
@@ -273,49 +273,28 @@ def evaluate(
     check_wanted({**wanted, "max_steps": limit})
     game = OtherGame(env_args, opponent)
     opened = open_run(path, checkpoint, config=config, game=game, trust=trust)
-    writer = None if output is None else EpisodeWriter(output)
     run_settings = opened.saved.facts["run_settings"]
     if seed is None:
         wanted["seed"] = run_settings["evaluation_seed"]
     if max_steps is None:
         limit = run_settings["evaluation_max_steps"]
-    wanted["limit"] = PlayLimit(limit)
-    with contextlib.closing(_copies_of(run_settings)) as copies:
-        if return_episodes or writer is not None:
-            return _evaluate_and_record(opened, wanted, writer, return_episodes, copies)
-        played = opened.algorithm, opened.weights, opened.env_params
-        result = play_episodes(*played, **wanted, copies=copies)
-        return {"env_runners": result, **opened.against}
+    chosen = EpisodeRange(wanted["seed"], 0, episodes, explore, PlayLimit(limit))
+    returned, sinks = [], []
+    with contextlib.ExitStack() as stack:
+        copies = stack.enter_context(contextlib.closing(_copies_of(run_settings)))
+        if return_episodes:
+            sinks.append(returned.append)
+        if output is not None:
+            sinks.append(stack.enter_context(EpisodeWriter(output)).write)
+        played = opened.algorithm, opened.weights, opened.env_params, opened.env, copies
+        result = {**evaluate_and_record(Players(*played), chosen, *sinks), **opened.against}
+    return {**result, "episodes": returned} if return_episodes else result
 
 
 def _copies_of(run_settings: Mapping[str, Any]) -> EvaluationCopies:
     """Stepped as training's were."""
     known = {name: run_settings[name] for name in HOST_SETTINGS if name in run_settings}
     return EvaluationCopies(RunSettings(**known))
-
-
-def _evaluate_and_record(
-    opened: LoadedRun,
-    wanted: Mapping[str, Any],
-    writer: EpisodeWriter | None,
-    returned: bool,
-    copies: EvaluationCopies,
-) -> Result:
-    """The evaluation, its episodes written, and in the result if they are to be returned."""
-    players = Players(opened.algorithm, opened.weights, opened.env_params, opened.env, copies)
-    episodes, out = [], contextlib.nullcontext() if writer is None else writer
-
-    def keep(episode: Episode) -> None:
-        if returned:
-            episodes.append(episode)
-        if writer is not None:
-            writer.write(episode)
-
-    chosen = {name: wanted[name] for name in ("seed", "explore", "limit")}
-    chosen = EpisodeRange(**chosen, number=wanted["episodes"])
-    with out:
-        result = {**evaluate_and_record(players, chosen, keep), **opened.against}
-    return {**result, "episodes": episodes} if returned else result
 
 
 @takes(
@@ -339,10 +318,12 @@ def render(
 ) -> tuple[Path, EpisodeRecording]:
     """Plays an episode with a run's policies and writes it as a picture; (file, recording).
 
+    Or writes an episode that was played, as `jaxrl.replay` takes them, with `out` and `fps` alone.
+
     Arguments that are not listed are those of `evaluate`.
 
     Args:
-        path: a run's folder, or a checkpoint's.
+        path: a run's folder, or a checkpoint's; or an episode.
         out: the file, .gif, .mp4 or .png (a strip); None: episode.gif in the run's folder.
         episode: which of the seed's episodes.
         max_steps: where the episode is cut.
@@ -352,10 +333,16 @@ def render(
         UsageError: as `evaluate`; an environment without pictures, or a file that cannot be
             written.
     """
-    wanted = {"episodes": 1, "explore": explore, "seed": 0 if seed is None else seed}
-    check_wanted(wanted)
+    settings = {name: value for name, value in locals().items() if name not in SHOWING}
     if fps is not None:
         number(0, open_low=True)("fps", fps)
+    if out is not None:
+        check_ending(out)
+    if (recordings := recordings_in(path)) is not None:
+        refuse_settings_of_play(render, settings)
+        return _write_played(recordings, out, fps)
+    wanted = {"episodes": 1, "explore": explore, "seed": 0 if seed is None else seed}
+    check_wanted(wanted)
     loading = {"config": config, "game": OtherGame(env_args), "trust": trust}
     opened = open_run(path, checkpoint, **loading, call="jaxrl.render")
     out = _run_folder(opened.saved.path) / runs.EPISODE if out is None else Path(out)
@@ -366,7 +353,19 @@ def render(
         seed = opened.saved.facts["run_settings"]["evaluation_seed"]
     choice = EpisodeChoice(seed, episode, explore, max_steps)
     played = opened.algorithm, opened.weights, opened.env_params
-    return out, picture_episode(out, *played, choice, fps=fps)
+    return _write_played((record_episode(*played, choice),), out, fps)
+
+
+def _write_played(
+    recordings: tuple[EpisodeRecording, ...], out: str | Path | None, fps: float | None
+) -> tuple[Path, EpisodeRecording]:
+    if len(recordings) > 1 or out is None:
+        raise UsageError(
+            "jaxrl.render of an episode writes one: jaxrl.render(episode, 'episode.gif'); several "
+            "are a page, jaxrl.replay(episodes)"
+        )
+    write_episode(out, *recordings, fps=fps)
+    return Path(out), *recordings
 
 
 def _run_folder(checkpoint: Path) -> Path:

@@ -15,9 +15,8 @@ from jaxrl.algorithms.opponents import Pool
 from jaxrl.core.errors import UsageError
 from jaxrl.core.types import PyTree
 from jaxrl.run.inference.evaluate import check_wanted
+from jaxrl.run.inference.host_episodes import EpisodeRange, Players, play_episodes
 from jaxrl.run.inference.play_limit import PlayLimit
-from jaxrl.run.inference.sampling import EpisodeRange
-from jaxrl.run.inference.whole_episodes import PlaySpec, make_game, play_batches
 from jaxrl.run.logging.figures import heat_map, inline, save_figure
 
 SCALE = 400 / np.log(10)  # rating points of a factor e in the odds of a win
@@ -235,9 +234,7 @@ def _win_rate(
     wanted: EpisodeRange,
 ) -> float:
     """The share of the episodes that ended which were won; NaN if none did."""
-    game = make_game(weights, env_params, wanted.seed)
-    play = PlaySpec(algorithm.rollout_spec, wanted.explore)
-    batches = play_batches(play, game, wanted.first, wanted.number, wanted.limit)
+    batches = play_episodes(Players(algorithm, weights, env_params), wanted)
     returns = np.concatenate([batch.finished.returns[batch.done] for batch in batches])
     points = algorithm.opponents.points(returns)[1]
     return float(points.mean(dtype=np.float64)) if len(points) else math.nan

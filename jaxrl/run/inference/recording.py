@@ -6,21 +6,24 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from jaxrl.algorithms.base import Algorithm
-from jaxrl.core.env import MultiAgentEnvironment, RawStep, has_pictures
+from jaxrl.core.agent_steps import AgentSteps
+from jaxrl.core.env import MultiAgentEnvironment, Solo, has_pictures
 from jaxrl.core.errors import UsageError
 from jaxrl.core.outside_env import is_outside
-from jaxrl.core.program_spaces import mask_length
 from jaxrl.core.types import AgentId, PyTree
-from jaxrl.models.policy_spec import PolicyOutput, PolicySpec, PolicyWeights
+from jaxrl.episodes.by_agent import Episode
+from jaxrl.episodes.from_arrays import AgentFacts, multi_agent_episode, single_agent_episode
+from jaxrl.models.policy_spec import PolicyWeights
 from jaxrl.rollout.env_step import RolloutSpec
+from jaxrl.rollout.played_steps import PROBABILITIES, SPREAD
 from jaxrl.rollout.policy_map import Grouping
-from jaxrl.run.devices.mesh import on_host
-from jaxrl.run.inference.host_episodes import play_pictured
-from jaxrl.run.inference.whole_episodes import Game, PlaySpec, make_game, play_out, start
+from jaxrl.rollout.recorded_steps import ENV_ACTIONS
+from jaxrl.run.inference.host_episodes import EpisodeRange, Players, play_episodes
+from jaxrl.run.inference.play_limit import PlayLimit
+from jaxrl.run.inference.whole_episodes import PlayedBatch
 
 PICTURES_AT_ONCE = 8  # one of 500 x 500 pixels takes some 20 MB while it is painted
 
@@ -29,29 +32,78 @@ class Decisions(NamedTuple):
     """The answers of an agent's policy in T steps; actions in the environment's units."""
 
     action: PyTree  # [T, *action_space.shape]
-    value: np.ndarray  # f32[T]  the return that it expected, discounted
+    value: np.ndarray | None  # f32[T]  the return that it expected, discounted; None: not recorded
     # f32[T, A] of discrete actions, those of all integers concatenated; None without integers
     probabilities: np.ndarray | None
     # (mean - std, mean, mean + std) of a Box's actions, [T, *action_space.shape] each, or f32[T, d]
     # of all Boxes of an action in parts; None without numbers
     spread: tuple[np.ndarray, np.ndarray, np.ndarray] | None
 
+    @classmethod
+    def of(cls, steps: AgentSteps) -> "Decisions":
+        """The decisions in an agent's steps, [T, ...]."""
+        outputs, spread = steps.outputs, steps.outputs.get(SPREAD)
+        return cls(
+            outputs.get(ENV_ACTIONS, steps.action),
+            outputs.get("vf_preds"),
+            outputs.get(PROBABILITIES),
+            None if spread is None else tuple(np.moveaxis(spread, 1, 0)),
+        )
+
 
 @dataclass(frozen=True)
 class EpisodeRecording:
-    """One episode of T steps."""
+    """One episode of T steps, all that was seen and done: of it episodes and pictures are made."""
 
-    agents: tuple[AgentId, ...]
-    states: PyTree | None  # [T + 1, ...], the first the reset's; None outside JAX
-    rewards: np.ndarray  # f32[T, M]; 0 where the agent was not active
-    active: np.ndarray  # bool[T, M]
+    env: MultiAgentEnvironment
+    env_params: PyTree
+    facts: Mapping[AgentId, AgentFacts]
+    # [T, ...], with observations [T + 1, ...]; in the environment's order
+    steps: Mapping[AgentId, AgentSteps]
     # "terminated": by the environment; "truncated": by its time limit; "cut": by `max_steps`
     end: str
-    decisions: Mapping[AgentId, Decisions] = field(default_factory=dict)
-    # [T + 1, ...] by agent, where the environment can neither draw nor render its states
-    observations: Mapping[AgentId, PyTree] = field(default_factory=dict)
+    states: PyTree | None = None  # [T + 1, ...], the first the reset's; None: not kept
     # {step: u8[H, W, 3]} of an environment outside JAX, which is rendered while it plays
     pictures: Mapping[int, np.ndarray] = field(default_factory=dict)
+
+    @property
+    def agents(self) -> tuple[AgentId, ...]:
+        return tuple(self.steps)
+
+    @property
+    def num_steps(self) -> int:
+        return len(self.active)
+
+    @property
+    def rewards(self) -> np.ndarray:
+        """f32[T, M]; 0 where the agent was not active, or it waits for its turn."""
+        return self._by_step("reward")
+
+    @property
+    def active(self) -> np.ndarray:
+        """bool[T, M]."""
+        return self._by_step("active")
+
+    @property
+    def observations(self) -> dict[AgentId, PyTree]:
+        """{agent: [T + 1, ...]}."""
+        return {agent: steps.obs for agent, steps in self.steps.items()}
+
+    @property
+    def decisions(self) -> dict[AgentId, Decisions]:
+        return {agent: Decisions.of(steps) for agent, steps in self.steps.items()}
+
+    @property
+    def running_returns(self) -> np.ndarray:
+        """f64[T + 1, M]: the undiscounted return of each agent up to each state; zeros at first."""
+        return np.concatenate(
+            [np.zeros((1, len(self.agents))), np.cumsum(self.rewards, axis=0, dtype=np.float64)]
+        )
+
+    @property
+    def episode(self) -> Episode:
+        """The episode as an object, of one that has ended."""
+        return make_episode(self.env, self.steps, self.facts, self.end == "terminated")
 
     def shown(self, steps: np.ndarray) -> np.ndarray:
         """The nearest steps to these that there is a picture of."""
@@ -60,16 +112,8 @@ class EpisodeRecording:
         known = np.array(sorted(self.pictures))
         return np.unique(known[np.abs(known - steps[:, None]).argmin(axis=1)])
 
-    @property
-    def num_steps(self) -> int:
-        return len(self.rewards)
-
-    @property
-    def running_returns(self) -> np.ndarray:
-        """f64[T + 1, M]: the undiscounted return of each agent up to each state; zeros at first."""
-        return np.concatenate(
-            [np.zeros((1, len(self.agents))), np.cumsum(self.rewards, axis=0, dtype=np.float64)]
-        )
+    def _by_step(self, name: str) -> np.ndarray:
+        return np.stack([getattr(steps, name) for steps in self.steps.values()], axis=1)
 
 
 class EpisodeChoice(NamedTuple):
@@ -91,70 +135,89 @@ def record_episode(
     choice: EpisodeChoice = FIRST_EPISODE,
 ) -> EpisodeRecording:
     """Plays one episode in one environment; `weights` by group, [N, ...]."""
-    game = make_game(weights, env_params, choice.seed)
-    if is_outside(algorithm.rollout_spec.env):
-        return _record_outside(algorithm.rollout_spec, game, choice)
-    spec, grouping = algorithm.rollout_spec.apart, algorithm.grouping
-    begun = start(spec, game, np.array([choice.episode], np.int32))
-    first_obs = jax.tree.map(lambda leaf: leaf[:, 0][None], _kept_obs(spec, begun.envs.obs))
-    first, parts = jax.tree.map(on_host, (begun.envs.state, first_obs)), []
-    play = PlaySpec(spec, choice.explore, _shown_step, counts=False)
-    for _, count, kept in play_out(play, game, begun, choice.max_steps):
-        parts.append(jax.tree.map(lambda leaf, count=count: on_host(leaf)[0, :count], kept))
-    played = jax.tree.map(_joined, *parts)
-    states, observations = jax.tree.map(_joined, first, (played.state, played.obs))
-    return EpisodeRecording(
-        tuple(grouping.agents),
-        states,
-        played.reward,
-        played.active,
-        _end_of(played),
-        _by_agent(grouping, played.decisions),
-        _by_agent(grouping, observations),
-    )
+    limit = PlayLimit(choice.max_steps, say=lambda text: None)  # the recording says that it was cut
+    wanted = EpisodeRange(choice.seed, choice.episode, 1, choice.explore, limit)
+    kept = {"keeps_steps": True, "to_look_at": True, "counts": False}
+    (batch,) = play_episodes(Players(algorithm, weights, env_params), wanted, **kept)
+    (recording,) = recordings_of(algorithm.rollout_spec, env_params, batch)
+    return recording
 
 
-def _record_outside(spec: RolloutSpec, game: Game, choice: EpisodeChoice) -> EpisodeRecording:
-    """An episode outside JAX, where no state can be kept: pictures are taken on the way."""
-    play = PlaySpec(spec, choice.explore, _shown_step, counts=False)
-    episode = play_pictured(play, game, choice.episode, choice.max_steps)
-    (played,) = jax.tree.map(lambda leaf: leaf[0], episode.played.kept)
-    num_steps = [*np.flatnonzero(played.episode_done) + 1, len(played.reward)][0]
-    played = jax.tree.map(lambda leaf: leaf[:num_steps], played)
-    first_obs = jax.tree.map(lambda leaf: leaf[:, 0][None], _kept_obs(spec, episode.played.obs))
-    observations = jax.tree.map(_joined, first_obs, played.obs)
-    return EpisodeRecording(
-        tuple(spec.grouping.agents),
-        None,
-        played.reward,
-        played.active,
-        _end_of(played),
-        _by_agent(spec.grouping, played.decisions),
-        _by_agent(spec.grouping, observations),
-        episode.pictures,
-    )
+def recordings_of(
+    spec: RolloutSpec, env_params: PyTree, batch: PlayedBatch
+) -> Iterator[EpisodeRecording]:
+    """The episodes of a batch whose steps were kept, one by one, with those that were cut."""
+    steps, facts = batch.steps, facts_of(spec.grouping)
+    # Flattened once: what is done for each episode is done thousands of times.
+    flat = {
+        agent: jax.tree.flatten(data)
+        for agent, data in by_agent(spec.grouping, steps.groups).items()
+    }
+    lengths = np.where(batch.done, steps.episode_done.argmax(axis=1) + 1, batch.num_steps).tolist()
+    for e, length in enumerate(lengths):
+        beyond = batch.num_steps - length
+
+        def own(leaf, e=e, beyond=beyond):
+            rows = leaf[e, : leaf.shape[1] - beyond]
+            # Copies: an episode keeps its steps in memory, and nothing else of the batch.
+            return rows.copy() if isinstance(rows, np.ndarray) else rows
+
+        agents = {agent: tree.unflatten(map(own, leaves)) for agent, (leaves, tree) in flat.items()}
+        end = "terminated" if steps.all_terminated[e, length - 1] else "truncated"
+        end, states = end if batch.done[e] else "cut", jax.tree.map(own, steps.state)
+        yield EpisodeRecording(spec.env, env_params, facts, agents, end, states, batch.pictures)
 
 
-def _end_of(played: "_ShownStep") -> str:
-    if not played.episode_done[-1]:
-        return "cut"
-    return "terminated" if played.all_terminated[-1] else "truncated"
+def by_agent(grouping: Grouping, by_group: tuple[PyTree, ...]) -> dict[AgentId, PyTree]:
+    """The values of each agent, in the environment's order, [E, T, ...], from [E, T, N, M, ...]."""
+    found = {}
+    for group, values in zip(grouping.groups, by_group, strict=True):
+        for i, agents in enumerate(group.agents):
+            for j, agent in enumerate(agents):
+                found[agent] = jax.tree.map(lambda leaf, i=i, j=j: leaf[:, :, i, j], values)
+    return {agent: found[agent] for agent in grouping.agents}
 
 
-def frames(
-    replay: EpisodeRecording, env: MultiAgentEnvironment, env_params: PyTree, steps: Sequence[int]
-) -> Iterator[np.ndarray]:
+def facts_of(grouping: Grouping) -> dict[AgentId, AgentFacts]:
+    """The facts that are the same in all episodes, by agent in the environment's order."""
+    facts = {}
+    for group in grouping.groups:
+        for policy, agents in zip(group.policies, group.agents, strict=True):
+            for agent in agents:
+                facts[agent] = AgentFacts(policy, group.observation_space, group.action_space)
+    return {agent: facts[agent] for agent in grouping.agents}
+
+
+def make_episode(
+    env: MultiAgentEnvironment,
+    steps: Mapping[AgentId, AgentSteps],
+    facts: Mapping[AgentId, AgentFacts],
+    terminated: bool,
+) -> Episode:
+    """A whole episode of what its agents saw and did.
+
+    Args:
+        terminated: how it ended: terminated, or else truncated.
+    """
+    if isinstance(env, Solo):
+        (agent,) = steps
+        return single_agent_episode(steps[agent], facts[agent])
+    return multi_agent_episode(steps, facts, terminated)
+
+
+def frames(recording: EpisodeRecording, steps: Sequence[int]) -> Iterator[np.ndarray]:
     """The environment's pictures u8[H, W, 3] of these states, painted a few at a time."""
-    check_can_render(env)
-    if replay.pictures:
-        yield from (replay.pictures[int(step)] for step in steps)
+    check_can_render(recording.env)
+    if recording.pictures:
+        yield from (recording.pictures[int(step)] for step in steps)
         return
     for begin in range(0, len(steps), PICTURES_AT_ONCE):
         wanted = np.asarray(steps[begin : begin + PICTURES_AT_ONCE])
         # One shape, one compilation.
         index = np.pad(wanted, (0, PICTURES_AT_ONCE - len(wanted)), mode="edge")
-        states = jax.tree.map(lambda leaf, index=index: leaf[index], replay.states)
-        yield from np.asarray(_paint(env, states, env_params))[: len(wanted)]
+        states = jax.tree.map(lambda leaf, index=index: leaf[index], recording.states)
+        painted = _paint(recording.env, states, recording.env_params)
+        yield from np.asarray(painted)[: len(wanted)]
 
 
 def check_can_render(env: MultiAgentEnvironment) -> None:
@@ -172,59 +235,6 @@ def check_can_render(env: MultiAgentEnvironment) -> None:
         )
 
 
-class _ShownStep(NamedTuple):
-    """The part of a step that a page shows, [E, ...]; of a whole episode [T, ...]."""
-
-    state: PyTree  # that it reached
-    obs: tuple[PyTree, ...]  # by group, [E, N, M, ...]; empty where they are not kept
-    decisions: tuple[Decisions, ...]  # by group, [E, N, M, ...]
-    reward: jax.Array  # f32[E, M]
-    active: jax.Array  # bool[E, M]
-    all_terminated: jax.Array  # bool[E]
-    episode_done: jax.Array  # bool[E]
-
-
-def _shown_step(spec: RolloutSpec, outputs: list[PolicyOutput], raw: RawStep) -> _ShownStep:
-    by_env = lambda tree: jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 1, 0), tree)
-    return _ShownStep(
-        state=raw.state,
-        obs=by_env(_kept_obs(spec, spec.grouping.gather(raw.obs))),
-        decisions=by_env(tuple(map(_decisions, spec.policy_specs, outputs))),
-        reward=raw.reward,
-        active=raw.active,
-        all_terminated=raw.all_terminated,
-        episode_done=raw.episode_done,
-    )
-
-
-def _decisions(policy_spec: PolicySpec, output: PolicyOutput) -> Decisions:
-    """The decisions of one group in a step, [N, E, M, ...]."""
-    probabilities = None
-    if mask_length(policy_spec.action_space):
-        probabilities = output.distribution.probabilities()
-    action = policy_spec.to_env_action(output.action)
-    return Decisions(action, output.value, probabilities, policy_spec.spread(output.distribution))
-
-
-def _kept_obs(spec: RolloutSpec, obs: tuple[PyTree, ...]) -> tuple[PyTree, ...]:
-    """Observations by group, where there is no other picture."""
-    return () if hasattr(spec.env, "draw") or has_pictures(spec.env) else obs
-
-
-def _by_agent(grouping: Grouping, values: tuple[PyTree, ...]) -> dict[AgentId, PyTree]:
-    """Values by group, [T, N, M, ...], as {agent: [T, ...]}; {} for none."""
-    found = {}
-    for group, value in zip(grouping.groups, values, strict=False):
-        for i, agents in enumerate(group.agents):
-            for j, agent in enumerate(agents):
-                found[agent] = jax.tree.map(lambda leaf, i=i, j=j: leaf[:, i, j], value)
-    return found
-
-
 @functools.partial(jax.jit, static_argnums=0)
 def _paint(env: MultiAgentEnvironment, states: PyTree, env_params: PyTree) -> jax.Array:
     return jax.vmap(lambda state: env.render(state, env_params))(states)
-
-
-def _joined(*parts):
-    return np.concatenate(parts) if isinstance(parts[0], np.ndarray) else jnp.concatenate(parts)

@@ -1,7 +1,8 @@
 """`jaxrl.replay_episode`: an environment stepped again by an episode's actions, and compared."""
 
 import functools
-from collections.abc import Mapping
+import inspect
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl.algorithms.on_policy import rollout_keys, start_keys
+from jaxrl.core.agent_steps import AgentSteps
 from jaxrl.core.batched_env import has_outside_state
 from jaxrl.core.env import (
     MultiAgentEnvironment,
@@ -21,17 +23,23 @@ from jaxrl.core.env import (
     strongly_typed,
 )
 from jaxrl.core.errors import UsageError, brief, unknown_name
+from jaxrl.core.program_spaces import mask_length
 from jaxrl.core.registry import make_with
-from jaxrl.core.spaces import tree_of
-from jaxrl.core.types import DEFAULT_AGENT, AgentId, Key, PyTree
+from jaxrl.core.spaces import Space, tree_of
+from jaxrl.core.types import DEFAULT_POLICY, AgentId, Key, PyTree
 from jaxrl.episodes import MultiAgentEpisode, SingleAgentEpisode
-from jaxrl.episodes.from_arrays import rewards_of_actions
+from jaxrl.episodes.by_agent import Episode, agents_of
+from jaxrl.episodes.column import Column
+from jaxrl.episodes.from_arrays import AgentFacts, rewards_of_actions
 from jaxrl.episodes.values import Nested, leaves, map_nested, stack
+from jaxrl.ops.distributions import from_logits, num_logits
 from jaxrl.rollout.env_step import RolloutSpec, StepRandomness, draw_randomness
+from jaxrl.rollout.played_steps import PROBABILITIES
 from jaxrl.rollout.policy_map import Grouping
+from jaxrl.rollout.recorded_steps import DIST_INPUTS, ENV_ACTIONS
 from jaxrl.run.devices.mesh import on_host
 from jaxrl.run.inference.recording import EpisodeRecording
-from jaxrl.run.inference.sampling import ORIGIN, Episode
+from jaxrl.run.inference.sampling import ORIGIN
 from jaxrl.run.inference.video import write_episode
 from jaxrl.run.inference.whole_episodes import episode_keys, step_chance
 from jaxrl.run.storage.checkpoint import filled
@@ -59,8 +67,6 @@ class Difference(NamedTuple):
 class ReplayedEpisode:
     """A replay of an episode of T steps."""
 
-    env: MultiAgentEnvironment
-    env_params: PyTree
     recording: EpisodeRecording
     difference: Difference | None  # the first; None: equal to the bit
 
@@ -78,7 +84,31 @@ class ReplayedEpisode:
         Raises:
             UsageError: another ending, or an environment without pictures.
         """
-        write_episode(path, self.recording, self.env, self.env_params, fps=fps)
+        write_episode(path, self.recording, fps=fps)
+
+
+def recordings_in(source: Any) -> tuple[EpisodeRecording, ...] | None:
+    """The recordings of an episode that was played, or of a list of them; None of anything else.
+
+    An `Episode` is played again in its environment; a recording and a replay are shown as they are.
+    """
+    sources = source if isinstance(source, list | tuple) else [source]
+    kinds = Episode | EpisodeRecording | ReplayedEpisode
+    if not (sources and all(isinstance(each, kinds) for each in sources)):
+        return None
+    played = (replay_episode(each) if isinstance(each, Episode) else each for each in sources)
+    return tuple(getattr(each, "recording", each) for each in played)
+
+
+def refuse_settings_of_play(function: Callable[..., Any], settings: Mapping[str, Any]) -> None:
+    """Refuses settings beside an episode that was played already, unless they are the defaults."""
+    parameters = inspect.signature(function).parameters
+    for name, value in settings.items():
+        if value is not parameters[name].default:
+            raise UsageError(
+                f"jaxrl.{function.__name__} shows an episode as it was played: {name} is for "
+                "policies that play"
+            )
 
 
 def replay_episode(episode: Episode, env: Any = None) -> ReplayedEpisode:
@@ -107,36 +137,32 @@ def replay_episode(episode: Episode, env: Any = None) -> ReplayedEpisode:
             "since they were changed while it was played, or a curriculum chose them"
         )
     env, params = environment_of(episode, origin, env)
-    recorded = _recorded(episode)
+    recorded = agents_of(episode)
     for agent in recorded:
         if agent not in env.agents:
             raise unknown_name("agent", agent, env.agents, f"of episode {episode.id_}")
-    actions = _actions(env, params, recorded, len(episode))
-    states, steps = _replay(env, params, origin, actions)
+    told = _told(env, params, recorded, len(episode))
+    states, steps = _replay(env, params, origin, told)
     found = []
-    for agent, data in recorded.items():
-        found += _differences(agent, data, steps, env.agents.index(agent))
+    for agent, (data, times) in recorded.items():
+        found += _differences(agent, data, times, steps[agent])
     known_at = lambda difference: difference.step + (difference.field != "observation")
     end = "terminated" if episode.is_terminated else "truncated" if episode.is_done else "cut"
-    recording = EpisodeRecording(tuple(env.agents), states, steps.reward, steps.active, end)
-    return ReplayedEpisode(env, params, recording, min(found, key=known_at, default=None))
+    facts = _facts_of(episode, env, params)
+    recording = EpisodeRecording(env, params, facts, steps, end, states)
+    return ReplayedEpisode(recording, min(found, key=known_at, default=None))
 
 
-class _Recorded(NamedTuple):
-    """An agent's steps, and the environment steps of its observations."""
-
-    episode: SingleAgentEpisode
-    times: np.ndarray  # i64[k + 1]
-
-
-class _Steps(NamedTuple):
-    """The results of environment steps."""
-
-    obs: Mapping[AgentId, PyTree]  # [T + 1, ...]
-    reward: np.ndarray  # f32[T, M]
-    active: np.ndarray  # bool[T, M]
-    terminated: np.ndarray  # bool[T, M]
-    truncated: np.ndarray  # bool[T, M]
+def _facts_of(
+    episode: Episode, env: MultiAgentEnvironment, params: PyTree
+) -> dict[AgentId, AgentFacts]:
+    facts = {}
+    for agent in env.agents:
+        is_alone = isinstance(episode, SingleAgentEpisode)
+        policy = episode.module_id if is_alone else episode.module_for(agent)
+        spaces = env.observation_space(agent, params), env.action_space(agent, params)
+        facts[agent] = AgentFacts(policy or DEFAULT_POLICY, *spaces)
+    return facts
 
 
 def origin_of(episode: Episode) -> Mapping[str, Any]:
@@ -188,44 +214,71 @@ def environment_of(
     return env, filled(params, arrays, "env_params", f"episode {episode.id_}")
 
 
-def _recorded(episode: Episode) -> dict[AgentId, _Recorded]:
-    if isinstance(episode, SingleAgentEpisode):
-        return {DEFAULT_AGENT: _Recorded(episode, np.arange(len(episode) + 1))}
-    return {
-        agent: _Recorded(data, np.array(episode.observation_times(agent)))
-        for agent, data in episode.agent_episodes.items()
-    }
+def _told(
+    env: MultiAgentEnvironment, params: PyTree, recorded: Mapping[AgentId, tuple], length: int
+) -> dict[AgentId, AgentSteps]:
+    """The actions and model outputs of an episode, [T, ...], zeros where an agent waits.
 
-
-def _actions(
-    env: MultiAgentEnvironment, params: PyTree, recorded: Mapping[AgentId, _Recorded], length: int
-) -> dict[AgentId, np.ndarray]:
-    """The environment's actions, [T, ...]; zeros where an agent waits."""
-    actions = {}
+    The rest of the steps is None.
+    """
+    told = {}
     for agent in env.agents:
         space = env.action_space(agent, params)
-        zeros = lambda part: np.zeros((length, *part.shape), part.dtype)
-        actions[agent] = jax.tree.map(zeros, tree_of(space))
         if agent in recorded:
             episode, times = recorded[agent]
-            column = episode.extra_model_outputs.get("actions_for_env", episode.actions)
+            by_step = functools.partial(_by_step, times[:-1], length)
+            action, outputs = by_step(episode.actions), episode.extra_model_outputs
+            outputs = {name: by_step(column) for name, column in outputs.items()}
+        else:
+            zeros = lambda part: np.zeros((length, *part.shape), part.dtype)
+            action, outputs = jax.tree.map(zeros, tree_of(space)), {}
+        told[agent] = AgentSteps(None, action, *[None] * 4, _with_probabilities(space, outputs))
+    return told
 
-            def put(rows, taken, times=times):
-                rows[times[:-1]] = np.asarray(taken)
 
-            taken = column.get()
-            taken = stack(taken) if isinstance(taken, list) else taken
-            jax.tree.map(put, actions[agent], taken)
+def _env_actions(
+    env: MultiAgentEnvironment, params: PyTree, told: Mapping[AgentId, AgentSteps]
+) -> dict[AgentId, PyTree]:
+    """The actions that the environment was given, {agent: [T, ...]}, of the types of its spaces."""
+    actions = {}
+    for agent, steps in told.items():
+        taken = steps.outputs.get(ENV_ACTIONS, steps.action)
+        typed = lambda part, rows: np.asarray(rows, part.dtype)
+        actions[agent] = jax.tree.map(typed, tree_of(env.action_space(agent, params)), taken)
     return actions
+
+
+def _with_probabilities(space: Space, outputs: dict[str, PyTree]) -> dict[str, PyTree]:
+    """The outputs with the probabilities of integers, where the distribution was recorded."""
+    dist_inputs = outputs.get(DIST_INPUTS)
+    if PROBABILITIES in outputs or dist_inputs is None or not mask_length(space):
+        return outputs
+    if np.shape(dist_inputs)[1:] != (num_logits(space),):  # a distribution of the user's own
+        return outputs
+    probabilities = np.asarray(from_logits(space, dist_inputs).probabilities())
+    return {**outputs, PROBABILITIES: probabilities}
+
+
+def _by_step(times: np.ndarray, length: int, column: Column) -> Nested:
+    """An agent's values by environment step, [T, ...]; zeros where it waits."""
+
+    def placed(values):
+        rows = np.zeros((length, *values.shape[1:]), values.dtype)
+        rows[times] = values
+        return rows
+
+    values = column.get()
+    return map_nested(placed, stack(values) if isinstance(values, list) else values)
 
 
 def _replay(
     env: MultiAgentEnvironment,
     params: PyTree,
     origin: Mapping[str, Any],
-    actions: Mapping[AgentId, np.ndarray],
-) -> tuple[PyTree, _Steps]:
-    """The states [T + 1, ...], and what the steps gave."""
+    told: Mapping[AgentId, AgentSteps],
+) -> tuple[PyTree, dict[AgentId, AgentSteps]]:
+    """(the states [T + 1, ...], each agent's steps)."""
+    actions = _env_actions(env, params, told)
     length = len(jax.tree.leaves(actions)[0])
     reset_key, step_keys = _keys_of(env, origin, length)
     obs, state = _reset(env, params, reset_key)
@@ -240,7 +293,12 @@ def _replay(
         observations.append(obs)
         parts.append(flags)
     joined = lambda trees: jax.tree.map(lambda *leaves: np.concatenate(leaves), *trees)
-    return joined(states), _Steps(joined(observations), *joined(parts))
+    obs, flags, steps = joined(observations), joined(parts), {}
+    for i, agent in enumerate(told):
+        names = "reward", "active", "terminated", "truncated"
+        reached = dict(zip(names, (leaf[:, i] for leaf in flags), strict=True))
+        steps[agent] = told[agent]._replace(obs=obs[agent], **reached)
+    return joined(states), steps
 
 
 def _keys_of(env: MultiAgentEnvironment, origin: Mapping[str, Any], length: int) -> tuple[Key, Key]:
@@ -338,27 +396,27 @@ def _step_on(
 
 
 def _differences(
-    agent: AgentId, recorded: _Recorded, steps: _Steps, place: int
+    agent: AgentId, episode: SingleAgentEpisode, times: np.ndarray, steps: AgentSteps
 ) -> list[Difference]:
     """The first difference of each kind of an agent's data."""
-    (episode, times), found = recorded, []
-    active = np.flatnonzero(steps.active[:, place])
+    found, num_observations = [], len(times)
+    active = np.flatnonzero(steps.active)
     if not np.array_equal(active, times[:-1]):
         step = min(set(active.tolist()) ^ set(times[:-1].tolist()))
-        is_active = bool(steps.active[step, place])
+        is_active = bool(steps.active[step])
         found.append(Difference(step, agent, "active", not is_active, is_active))
         times = times[times <= step]
-    replayed = jax.tree.map(lambda leaf: leaf[times], steps.obs[agent])
+    replayed = jax.tree.map(lambda leaf: leaf[times], steps.obs)
     observations = episode.get_observations(slice(0, len(times)))
     found += _first_unequal(agent, "observation", times, observations, replayed)
-    rewards = steps.reward[: times[-1], place]
+    rewards = steps.reward[: times[-1]]
     if len(times) > 1:
         rewards = rewards_of_actions(rewards, times[:-1])
         given = np.asarray(episode.get_rewards(slice(0, len(rewards))))
         found += _first_unequal(agent, "reward", times[:-1], given, rewards)
-    if episode.is_done and len(times) == len(recorded.times):
+    if episode.is_done and len(times) == num_observations:
         for name in ("terminated", "truncated"):
-            was, now = getattr(episode, f"is_{name}"), getattr(steps, name)[times[-1] - 1, place]
+            was, now = getattr(episode, f"is_{name}"), getattr(steps, name)[times[-1] - 1]
             if was != now:
                 found.append(Difference(int(times[-1]) - 1, agent, name, was, bool(now)))
     return found

@@ -16,17 +16,12 @@ from typing import Any
 
 import numpy as np
 
-from jaxrl.algorithms.base import Algorithm
 from jaxrl.core.env import MultiAgentEnvironment
 from jaxrl.core.errors import UsageError, brief, is_installed, require
-from jaxrl.core.types import PyTree
-from jaxrl.models.policy_spec import PolicyWeights
 from jaxrl.run.inference.recording import (
-    EpisodeChoice,
     EpisodeRecording,
     check_can_render,
     frames,
-    record_episode,
 )
 from jaxrl.run.storage import own_files
 
@@ -44,29 +39,8 @@ Colour = tuple[int, int, int]  # red, green, blue, 0 to 255
 PAPER, INK, QUIET, RULE = (255, 255, 255), (32, 36, 44), (104, 110, 120), (206, 208, 206)
 
 
-def picture_episode(
-    path: str | Path,
-    algorithm: Algorithm,
-    weights: tuple[PolicyWeights, ...],
-    env_params: PyTree,
-    choice: EpisodeChoice,
-    *,
-    fps: float | None = None,
-) -> EpisodeRecording:
-    """Plays an episode (`record_episode`), writes it (`write_episode`), and returns it."""
-    check_episode_picture(path, algorithm.rollout_spec.env)
-    replay = record_episode(algorithm, weights, env_params, choice)
-    write_episode(path, replay, algorithm.rollout_spec.env, env_params, fps=fps)
-    return replay
-
-
 def write_episode(
-    path: str | Path,
-    replay: EpisodeRecording,
-    env: MultiAgentEnvironment,
-    env_params: PyTree,
-    *,
-    fps: float | None = None,
+    path: str | Path, recording: EpisodeRecording, *, fps: float | None = None
 ) -> None:
     """Writes a recording, by the file's ending: a looping GIF, an MP4, or a PNG strip of frames.
 
@@ -78,16 +52,15 @@ def write_episode(
         UsageError: see `check_episode_picture`.
     """
     path = Path(path)
-    check_episode_picture(path, env)
+    check_episode_picture(path, recording.env)
     if path.suffix == ".png":
-        steps = np.unique(np.linspace(0, replay.num_steps, STRIP_FRAMES).round().astype(int))
-        steps = replay.shown(steps)
-        content = _png(list(_captioned(replay, env, env_params, steps, TILE_SIDE)))
+        steps = np.unique(np.linspace(0, recording.num_steps, STRIP_FRAMES).round().astype(int))
+        content = _png(list(_captioned(recording, recording.shown(steps), TILE_SIDE)))
         write_file(path, lambda temporary: temporary.write_bytes(content))
         return
-    steps = replay.shown(shown_steps(replay.num_steps))
+    steps = recording.shown(shown_steps(recording.num_steps))
     delay = 1 / fps if fps else min(max(SECONDS / len(steps), FASTEST), SLOWEST)
-    shown = _captioned(replay, env, env_params, steps, LONGEST_SIDE)
+    shown = _captioned(recording, steps, LONGEST_SIDE)
     if path.suffix == ".mp4":
         write_file(path, lambda temporary: _write_mp4(temporary, shown, delay))
     else:
@@ -95,9 +68,7 @@ def write_episode(
         write_file(path, lambda temporary: temporary.write_bytes(content))
 
 
-def png_frames(
-    replay: EpisodeRecording, env: MultiAgentEnvironment, env_params: PyTree
-) -> tuple[np.ndarray, list[bytes]]:
+def png_frames(recording: EpisodeRecording) -> tuple[np.ndarray, list[bytes]]:
     """(steps, a PNG of each) without captions, of at most `MAX_BYTES` together.
 
     Raises:
@@ -106,9 +77,9 @@ def png_frames(
     require("PIL", "the frames of a replay page", "pillow")
     from PIL import Image
 
-    steps = replay.shown(shown_steps(replay.num_steps))
+    steps = recording.shown(shown_steps(recording.num_steps))
     shown = []
-    for frame in frames(replay, env, env_params, steps):
+    for frame in frames(recording, steps):
         picture = Image.fromarray(frame)
         picture.thumbnail((LONGEST_SIDE, LONGEST_SIDE))
         file = io.BytesIO()
@@ -157,7 +128,7 @@ class Caption:
 
 
 def caption(
-    replay: EpisodeRecording,
+    recording: EpisodeRecording,
     step: int,
     returns: np.ndarray,
     colours: Mapping[str, Colour],
@@ -173,8 +144,11 @@ def caption(
         legend: what else the picture shows.
     """
     named = tuple(legend.items())
-    head = (f"step {step} of {replay.num_steps}", QUIET), (f"return: {_number(returns.sum())}", INK)
-    agents = replay.agents
+    head = (
+        (f"step {step} of {recording.num_steps}", QUIET),
+        (f"return: {_number(returns.sum())}", INK),
+    )
+    agents = recording.agents
     if len(agents) == 1:
         return Caption((head,), named)
     if len(agents) > NAMED_AGENTS:
@@ -195,16 +169,14 @@ def _number(value: float) -> str:
     return f"{round(float(value), 1) + 0.0:.1f}"
 
 
-def _captioned(
-    replay: EpisodeRecording, env, env_params: PyTree, steps: np.ndarray, side: int
-) -> Iterator[Any]:
+def _captioned(recording: EpisodeRecording, steps: np.ndarray, side: int) -> Iterator[Any]:
     """Pillow images of these states, of even sides for video, the longer about `side` pixels."""
     from PIL import Image
 
-    returns = replay.running_returns
+    returns, env = recording.running_returns, recording.env
     colours = {agent: tuple(colour) for agent, colour in getattr(env, "agent_colors", {}).items()}
     legend = {name: tuple(colour) for name, colour in getattr(env, "legend", {}).items()}
-    for step, frame in zip(steps, frames(replay, env, env_params, steps), strict=True):
+    for step, frame in zip(steps, frames(recording, steps), strict=True):
         height, width = frame.shape[:2]
         scale = min(1.0, side / max(height, width))
         if width * scale < SHORTEST_WIDTH:
@@ -215,7 +187,9 @@ def _captioned(
             picture = picture.resize(
                 size, Image.Resampling.NEAREST if scale > 1 else Image.Resampling.LANCZOS
             )
-        yield _under(picture, caption(replay, int(step), returns[step], colours, size[0], legend))
+        yield _under(
+            picture, caption(recording, int(step), returns[step], colours, size[0], legend)
+        )
 
 
 def _under(picture: Any, text: Caption) -> Any:

@@ -21,8 +21,8 @@ from jaxrl.models.policy_spec import PolicySpec, PolicyWeights
 from jaxrl.run.devices.mesh import copy_here
 from jaxrl.run.inference.acting_key import acting_key
 from jaxrl.run.storage import checkpoint
+from jaxrl.run.storage.checkpoint import saved_weights
 from jaxrl.run.storage.runs import LATEST
-from jaxrl.run.storage.saved_weights import saved_weights
 
 if TYPE_CHECKING:
     from jaxrl.run.inference.policy import Policy
@@ -40,8 +40,9 @@ class PolicyAccess:
             policy: its name; may be left out if there is one alone.
             seed: of the actions that it draws.
         """
+        from jaxrl.run.inference.host_episodes import Players
         from jaxrl.run.inference.policy import Origin, Policy
-        from jaxrl.run.inference.sampling import Players, env_of
+        from jaxrl.run.inference.sampling import env_of
 
         text("a policy's name", optional=True)("policy", policy)
         count(0, UINT32)("seed", seed)

@@ -41,15 +41,14 @@ class Drawings(NamedTuple):
     numbers: np.ndarray | None = None  # [T + 1, k]
 
 
-def drawings_of(
-    recording: EpisodeRecording, env: MultiAgentEnvironment, env_params: PyTree
-) -> Drawings:
+def drawings_of(recording: EpisodeRecording) -> Drawings:
     """The drawings of the environment's `draw`, compiled once for episodes of any length.
 
     Raises:
         UsageError: a drawing that breaks a rule of `jaxrl.core.drawing`.
     """
     first = jax.tree.map(lambda leaf: leaf[0], recording.states)
+    env, env_params = recording.env, recording.env_params
     looks = _looks(env, first, env_params)
     parts, number = [], recording.num_steps + 1
     for begin in range(0, number, DRAWN_AT_ONCE):

@@ -3,7 +3,7 @@
 import base64
 import html
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -11,8 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxrl.algorithms.base import Algorithm
-from jaxrl.core.env import MultiAgentEnvironment, has_pictures
+from jaxrl.core.env import has_pictures
 from jaxrl.core.errors import UsageError
 from jaxrl.core.program_spaces import (
     action_space_inside,
@@ -41,7 +40,6 @@ class Column:
 
     name: str
     recordings: tuple[EpisodeRecording, ...]
-    env_params: PyTree
     note: str = ""
 
 
@@ -85,9 +83,7 @@ def check_name(path: str | Path) -> Path:
     return path
 
 
-def make_replay(
-    columns: Sequence[Column], algorithm: Algorithm, *, first: int = 0, note: str = ""
-) -> Replay:
+def make_replay(columns: Sequence[Column], *, first: int = 0, note: str = "") -> Replay:
     """A page of episodes: each column plays the same ones.
 
     Args:
@@ -97,7 +93,7 @@ def make_replay(
     Raises:
         UsageError: drawings that break a rule, or a page of more than `MAX_BYTES`.
     """
-    page = page_of(replay_data(columns, algorithm, first=first, note=note))
+    page = page_of(replay_data(columns, first=first, note=note))
     if len(page) > MAX_BYTES:
         steps = sum(recording.num_steps for column in columns for recording in column.recordings)
         raise UsageError(
@@ -124,26 +120,12 @@ def page_of(data: dict[str, Any] | None) -> str:
     return page
 
 
-def replay_data(
-    columns: Sequence[Column], algorithm: Algorithm, *, first: int = 0, note: str = ""
-) -> dict[str, Any]:
+def replay_data(columns: Sequence[Column], *, first: int = 0, note: str = "") -> dict[str, Any]:
     """The data of the player; the arrays are references into "arrays"."""
-    env, grouping, packer = algorithm.rollout_spec.env, algorithm.grouping, Packer()
-    agents = grouping.agents[:MAX_AGENTS]
-    spaces = {
-        agent: group.action_space
-        for group in grouping.groups
-        for group_agents in group.agents
-        for agent in group_agents
-    }
-    policies = {
-        agent: policy
-        for group in grouping.groups
-        for policy, group_agents in zip(group.policies, group.agents, strict=True)
-        for agent in group_agents
-    }
+    shown, packer = columns[0].recordings[0], Packer()
+    env, agents = shown.env, shown.agents[:MAX_AGENTS]
     tracks = [
-        [_track(column.recordings[i], env, column.env_params, spaces, packer) for column in columns]
+        [_track(column.recordings[i], packer) for column in columns]
         for i in range(len(columns[0].recordings))
     ]
     names = tuple(getattr(env, "action_names", ()))
@@ -153,28 +135,22 @@ def replay_data(
         "agents": [
             {
                 "name": agent,
-                "policy": policies[agent],
-                **_action_facts(spaces[agent], names, columns, agent),
+                "policy": shown.facts[agent].module_id,
+                **_action_facts(shown.facts[agent].action_space, names, columns, agent),
             }
             for agent in agents
         ],
-        "hidden_agents": len(grouping.agents) - len(agents),
+        "hidden_agents": len(shown.agents) - len(agents),
         "columns": [{"name": column.name, "note": column.note} for column in columns],
         "episodes": [{"number": first + i, "tracks": each} for i, each in enumerate(tracks)],
         "arrays": packer.text(),
     }
 
 
-def _track(
-    recording: EpisodeRecording,
-    env: MultiAgentEnvironment,
-    env_params: PyTree,
-    spaces: Mapping[str, Space],
-    packer: Packer,
-) -> dict[str, Any]:
+def _track(recording: EpisodeRecording, packer: Packer) -> dict[str, Any]:
     """One episode of one checkpoint."""
-    shown = recording.agents[:MAX_AGENTS]
-    rewards = _finite(recording.rewards)
+    env, shown = recording.env, recording.agents[:MAX_AGENTS]
+    rewards, decisions = _finite(recording.rewards), recording.decisions
     track = {
         "steps": recording.num_steps,
         "end": recording.end,
@@ -183,13 +159,14 @@ def _track(
         "totals": packer.add(rewards.sum(axis=1, dtype=np.float64), bits=32),
         "active": packer.add(recording.active[:, : len(shown)]),
         "decisions": [
-            _decisions(recording.decisions[agent], spaces[agent], packer) for agent in shown
+            _decisions(decisions[agent], recording.facts[agent].action_space, packer)
+            for agent in shown
         ],
     }
     if hasattr(env, "draw"):
-        return {**track, "drawing": _packed(drawings_of(recording, env, env_params), packer)}
+        return {**track, "drawing": _packed(drawings_of(recording), packer)}
     if has_pictures(env):
-        steps, pictures = png_frames(recording, env, env_params)
+        steps, pictures = png_frames(recording)
         urls = [
             "data:image/png;base64," + base64.b64encode(picture).decode("ascii")
             for picture in pictures
@@ -212,10 +189,9 @@ def _packed(drawings: Drawings, packer: Packer) -> dict[str, Any]:
 def _decisions(decisions: Decisions, space: Space, packer: Packer) -> dict[str, Any]:
     """The packed decisions: integers as the places of their names, before the Boxes' numbers."""
     rows = lambda array: _finite(array).reshape(len(array), -1)[:, :MAX_ACTIONS]
-    packed = {
-        "value": packer.add(_finite(decisions.value)),
-        "action": packer.add(rows(_taken(space, decisions.action))),
-    }
+    packed = {"action": packer.add(rows(_taken(space, decisions.action)))}
+    if decisions.value is not None:
+        packed["value"] = packer.add(_finite(decisions.value))
     probabilities = decisions.probabilities
     if probabilities is not None and probabilities.shape[1] <= MAX_ACTIONS:
         packed["probabilities"] = packer.add(_finite(probabilities), bits=8)

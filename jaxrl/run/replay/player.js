@@ -120,7 +120,7 @@ function showAgent(card, agent, track, index, t) {
   card.reward.textContent = last ? number(at(track.rewards, last - 1, index)) : "\u2013";
   const acts = t < track.steps && at(track.active, t, index) && own;
   card.card.classList.toggle("waits", !acts);
-  card.value.textContent = acts ? number(at(own.value, t, 0)) : "\u2013";
+  card.value.textContent = acts && own.value ? number(at(own.value, t, 0)) : "\u2013";
   const firsts = running(agent.parts || []);
   card.bars?.forEach(({ choice, bar, share: text }, a) => {
     const part = firsts.findLastIndex((first) => first <= a);
@@ -134,12 +134,14 @@ function showAgent(card, agent, track, index, t) {
   card.ranges?.forEach(({ band, mark, text }, d) => {
     const bottom = agent.low[d], reach = agent.high[d] - bottom || 1;
     const place = (value) => 100 * clamp((value - bottom) / reach, 0, 1);
-    const [low, mean, high] = acts ? own.spread.map((part) => at(part, t, d)) : [0, 0, 0];
+    const spread = acts && own.spread; // where the policy's distribution was recorded
+    const [low, mean, high] = spread ? spread.map((part) => at(part, t, d)) : [0, 0, 0];
     band.style.left = `${place(low)}%`;
     band.style.right = `${100 - place(high)}%`;
     mark.style.left = `${place(acts ? at(own.action, t, (agent.parts || []).length + d) : 0)}%`;
-    band.hidden = mark.hidden = !acts;
-    text.textContent = acts ? number(mean) : "";
+    band.hidden = !spread;
+    mark.hidden = !acts;
+    text.textContent = spread ? number(mean) : "";
     text.title = "mean";
   });
 }

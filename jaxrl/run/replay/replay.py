@@ -15,6 +15,7 @@ from jaxrl.run.devices.mesh import on_first_device
 from jaxrl.run.inference.evaluate import check_wanted
 from jaxrl.run.inference.load import OtherGame, open_run
 from jaxrl.run.inference.recording import EpisodeChoice, record_episode
+from jaxrl.run.inference.replayed_episode import recordings_in, refuse_settings_of_play
 from jaxrl.run.replay.page import Column, Replay, make_replay
 from jaxrl.run.storage import runs
 from jaxrl.run.storage.checkpoint import run_path
@@ -37,7 +38,7 @@ class Player(NamedTuple):
     def play(self, choices: Sequence[EpisodeChoice]) -> Column:
         played = self.algorithm, self.weights, self.env_params
         recordings = tuple(record_episode(*played, choice) for choice in choices)
-        return Column(self.name, recordings, self.env_params, self.note)
+        return Column(self.name, recordings, self.note)
 
 
 @takes(episode=count(0), max_steps=count())
@@ -60,7 +61,9 @@ def replay(
     Args:
         source: a run's folder, or a checkpoint's, or what `load_run` returned; a `Trainer`, which
             plays with its present policies; or a configuration, with the `runner` that
-            `make_train` returned.
+            `make_train` returned. Or an episode that was played, or a list of them: as
+            `Trainer.sample` and `read_episodes` give them, what `replay_episode` returned, or a
+            recording, as of `render`; then nothing else is given.
         runner: the state of training, only with a configuration.
         episodes, episode: how many, and the number of the first.
         checkpoint: of a run: "last", "best", an iteration or "untrained", or a list of these, which
@@ -76,6 +79,10 @@ def replay(
     Raises:
         UsageError: as `jaxrl.evaluate`; a page that would be too large.
     """
+    settings = {name: value for name, value in locals().items() if name != "source"}
+    if (recordings := recordings_in(source)) is not None:
+        refuse_settings_of_play(replay, settings)
+        return make_replay([Column("as it was played", recordings)])
     wanted = {"episodes": episodes, "explore": explore, "seed": 0 if seed is None else seed}
     check_wanted(wanted)
     note = ""
@@ -99,7 +106,7 @@ def replay(
         for number in range(episode, episode + episodes)
     ]
     columns = [player.play(choices) for player in players]
-    return make_replay(columns, players[0].algorithm, first=episode, note=note)
+    return make_replay(columns, first=episode, note=note)
 
 
 def _checkpoints(given: Any) -> list[Any]:

@@ -77,7 +77,7 @@ class LiveRun:
             player = player_of_run(self.folder, "last", {"trust": self.trust})
             player = player._replace(note="sampled actions")  # as training plays
             column = player.play([EpisodeChoice(player.seed, explore=True)])
-            data = replay_data([column], player.algorithm, note=self.folder.name)
+            data = replay_data([column], note=self.folder.name)
         except Exception as error:  # of an environment, or of a folder that is being written
             with self._lock:
                 self._trouble = one_line(error)

@@ -8,6 +8,7 @@ Nothing is pickled. A checkpoint is written under a name that no reader looks fo
 at the end.
 """
 
+import functools
 import hashlib
 import json
 import os
@@ -23,7 +24,8 @@ import numpy as np
 
 from jaxrl.core.errors import UsageError, brief, one_line
 from jaxrl.core.json_text import read_json
-from jaxrl.core.types import PyTree, is_key
+from jaxrl.core.types import PolicyId, PyTree, is_key
+from jaxrl.models.policy_spec import PolicySpec, PolicyWeights
 from jaxrl.run.storage import array_storage, migrate, own_files, runs
 from jaxrl.run.storage.dtypes import narrowed
 from jaxrl.run.storage.forms import problem_of_checkpoint
@@ -229,6 +231,23 @@ def filled(
         name, array = next(iter(saved.items()))
         raise UsageError(f"{what} does not fit: {name}, {_form(array)} there, is nothing here")
     return jax.device_put(tree)  # all at once: array by array, each shape compiles a program
+
+
+def saved_weights(saved: Checkpoint, policy: PolicyId, policy_spec: PolicySpec) -> PolicyWeights:
+    """The weights of a policy that the checkpoint has.
+
+    Raises:
+        UsageError: they are of other shapes than the policy's.
+    """
+    what = f"policy {policy!r} of checkpoint {saved.path}"
+    return filled(_shapes(policy_spec), saved.arrays, f"weights.{policy}", what)
+
+
+@functools.lru_cache(maxsize=64)
+def _shapes(policy_spec: PolicySpec) -> PolicyWeights:
+    """The shapes of a policy's weights; nothing is computed."""
+    init, moments = policy_spec.model.init, policy_spec.initial_filter
+    return jax.eval_shape(lambda: PolicyWeights(init(jax.random.key(0)), moments()))
 
 
 def iterations(folder: Path, *, best: bool = False) -> dict[int, Path]:

@@ -1,5 +1,6 @@
 """A recording is the episode that an independent loop plays, and that evaluation counts."""
 
+import dataclasses
 import functools
 
 import jax
@@ -196,9 +197,8 @@ class WithKey(Environment):
 
 
 def test_a_state_may_hold_random_keys():
-    env, params = WithKey(), WithKey.default_params
-    replay = record_episode(*untrained(env))
-    assert [int(frame[0, 0, 0]) for frame in frames(replay, env, params, [5, 0, 2])] == [5, 0, 2]
+    replay = record_episode(*untrained(WithKey()))
+    assert [int(frame[0, 0, 0]) for frame in frames(replay, [5, 0, 2])] == [5, 0, 2]
 
 
 def test_frames_are_the_pictures_of_the_states_asked_for(arena):
@@ -208,7 +208,7 @@ def test_frames_are_the_pictures_of_the_states_asked_for(arena):
         record_episode(*arena, EpisodeChoice(explore=True)),
         [0, 3, 4, 9, 10, 15, 20, 25, 30],
     )
-    shown = list(frames(replay, env, params, steps))
+    shown = list(frames(replay, steps))
     assert len(shown) == len(steps) > recording.PICTURES_AT_ONCE
     render = jax.jit(env.render)
     for step, frame in zip(steps, shown, strict=True):
@@ -222,4 +222,4 @@ def test_an_environment_without_pictures_is_named_in_one_line(arena):
         check_can_render(Solo(Probe()))
     assert "\n" not in str(error.value)
     with pytest.raises(UsageError, match="Probe"):
-        next(frames(record_episode(*arena), Probe(), None, [0]))
+        next(frames(dataclasses.replace(record_episode(*arena), env=Probe()), [0]))

@@ -3,15 +3,17 @@
 import copy
 import json
 
+import jax
 import numpy as np
 import pytest
 
 import jaxrl
 from jaxrl import UsageError, replay_episode
 from jaxrl.episodes import MultiAgentEpisode, SingleAgentEpisode
+from jaxrl.run.inference.recording import EpisodeChoice, record_episode
 from tests.episodes.test_parquet import turns
 from tests.probes import Forbidden, Joining, Leavers
-from tests.run.inference.test_sampling import ARENA, episodes_of
+from tests.run.inference.test_sampling import ARENA, assert_equal_agents, episodes_of, players
 
 
 @pytest.mark.long
@@ -28,6 +30,36 @@ def test_a_replay_gives_the_states_of_the_environment():
     (episode, *_) = episodes_of("arena")
     states = replay_episode(episode).states
     np.testing.assert_array_equal(states.time, np.arange(31))
+
+
+@pytest.mark.parametrize(("name", "env"), [("arena", None), ("joining", Joining())])
+def test_a_replayed_episode_shows_what_shows_an_episode_that_is_played_to_be_looked_at(name, env):
+    """With the steps in which agents wait, which an episode leaves out."""
+    algorithm, weights, params, *_ = players(name)
+    choice = EpisodeChoice(seed=3, episode=1, explore=True)
+    recording = record_episode(algorithm, weights, params, choice)
+    again = replay_episode(episodes_of(name)[0], env).recording
+    assert (again.agents, again.end) == (recording.agents, recording.end)
+    for field in ("states", "rewards", "active", "observations"):
+        both = getattr(recording, field), getattr(again, field)
+        jax.tree.map(np.testing.assert_array_equal, *both)
+    for agent, steps in recording.steps.items():
+        decisions = recording.decisions[agent], again.decisions[agent]
+        for field in ("action", "value", "probabilities"):
+            shown = [getattr(each, field)[steps.active] for each in decisions]
+            np.testing.assert_allclose(*shown, rtol=1e-5, atol=1e-6)
+        assert again.facts[agent].module_id == recording.facts[agent].module_id
+
+
+def test_a_recording_is_an_episode_as_well():
+    algorithm, weights, params, *_ = players("joining")
+    choice = EpisodeChoice(seed=3, episode=1, explore=True)
+    recorded = record_episode(algorithm, weights, params, choice).episode
+    replayed = replay_episode(episodes_of("joining")[0], Joining()).recording.episode
+    for agent, data in episodes_of("joining")[0].agent_episodes.items():
+        for episode in (recorded, replayed):
+            assert episode.observation_times(agent) == recorded.observation_times(agent)
+            assert_equal_agents(episode.agent_episodes[agent], data)
 
 
 def test_a_replay_draws_the_episode(tmp_path):

@@ -13,7 +13,8 @@ from jaxrl.core.types import ALL
 from jaxrl.episodes import MultiAgentEpisode, SingleAgentEpisode
 from jaxrl.run.inference import whole_episodes
 from jaxrl.run.inference.evaluate import evaluate, evaluate_and_record
-from jaxrl.run.inference.sampling import EpisodeRange, Players, sample_batches
+from jaxrl.run.inference.host_episodes import EpisodeRange, Players, play_episodes
+from jaxrl.run.inference.sampling import episodes_of as episodes_in
 from jaxrl.run.inference.whole_episodes import episode_keys, step_chance
 from tests.probes import Crowd, Forbidden, Joining, Leavers
 from tests.run.inference.test_recording import untrained
@@ -213,10 +214,13 @@ def test_batches_and_chunks_in_which_episodes_are_played_do_not_change_them(monk
     monkeypatch.setattr(whole_episodes, "AT_ONCE", 2)
     monkeypatch.setattr(whole_episodes, "KEPT_STEPS", 7)
     whole_episodes._go_on.clear_cache()
-    batches = list(sample_batches(players("arena"), EXPLORED))
+    arena = players("arena")
+    batches = list(play_episodes(arena, EXPLORED, keeps_steps=True))
     whole_episodes._go_on.clear_cache()
-    assert [len(batch.episodes) for batch in batches] == [2, 1]
-    episodes = [episode for batch in batches for episode in batch.episodes]
+    assert [(batch.first, len(batch.done)) for batch in batches] == [(1, 2), (3, 1)]
+    episodes = [episode for batch in batches for episode in episodes_in(arena, 3, batch)]
+    numbers = [episode.custom_data["origin"]["episode"] for episode in episodes]
+    assert numbers == [1, 2, 3]
     for episode, whole in zip(episodes, episodes_of("arena"), strict=True):
         for agent in ("agent1", "agent2"):
             assert_equal_agents(episode.agent_episodes[agent], whole.agent_episodes[agent])

@@ -10,16 +10,17 @@ import pytest
 from flax import struct
 from PIL import Image, ImageSequence
 
+import jaxrl
 from jaxrl import UsageError
+from jaxrl.core.agent_steps import AgentSteps
 from jaxrl.core.env import Environment
 from jaxrl.run.inference import video
-from jaxrl.run.inference.recording import EpisodeChoice, EpisodeRecording
+from jaxrl.run.inference.recording import EpisodeRecording
 from jaxrl.run.inference.video import (
     MAX_FRAMES,
     NAMED_AGENTS,
     caption,
     check_episode_picture,
-    picture_episode,
     shown_steps,
     write_episode,
 )
@@ -45,11 +46,11 @@ class Noisy(Painter):
         return jax.random.bits(jax.random.key(state.time), (self.height, self.width, 3), jnp.uint8)
 
 
-def played(num_steps, agents=("default_agent",)):
-    rewards = np.ones((num_steps, len(agents)), np.float32)
-    return EpisodeRecording(
-        agents, State(np.arange(num_steps + 1)), rewards, rewards > 0, "truncated"
-    )
+def played(num_steps, agents=("default_agent",), env=None):
+    ones, flags = np.ones(num_steps, np.float32), np.zeros(num_steps, bool)
+    steps = AgentSteps(np.arange(num_steps + 1), ones, ones, ~flags, flags, flags, {})
+    steps, states = dict.fromkeys(agents, steps), State(np.arange(num_steps + 1))
+    return EpisodeRecording(env or Painter(), None, {}, steps, "truncated", states)
 
 
 def read(path):
@@ -72,7 +73,7 @@ def read(path):
 def test_a_gif_loops_at_a_pace_that_can_be_watched_and_holds_its_last_frame(
     tmp_path, num_steps, seconds
 ):
-    write_episode(tmp_path / "episode.gif", played(num_steps), Painter(), None)
+    write_episode(tmp_path / "episode.gif", played(num_steps, env=Painter()))
     frames, times, loop = read(tmp_path / "episode.gif")
     assert len(frames) == len(shown_steps(num_steps)) <= MAX_FRAMES
     assert loop == 0 and times[-1] == 1500 and len(set(times[:-1])) == 1
@@ -85,7 +86,7 @@ def test_a_gif_loops_at_a_pace_that_can_be_watched_and_holds_its_last_frame(
 
 
 def test_the_pace_may_be_set(tmp_path):
-    write_episode(tmp_path / "episode.gif", played(10), Painter(), None, fps=20)
+    write_episode(tmp_path / "episode.gif", played(10, env=Painter()), fps=20)
     assert read(tmp_path / "episode.gif")[1] == [50] * 10 + [1500]
 
 
@@ -125,7 +126,7 @@ def test_the_caption_is_on_the_picture_above_the_frame_in_the_agents_colours(tmp
     class Coloured(Painter):
         agent_colors = {"a": (250, 0, 0), "b": (0, 0, 250)}  # noqa: RUF012
 
-    write_episode(tmp_path / "episode.gif", played(30, ("a", "b")), Coloured(), None)
+    write_episode(tmp_path / "episode.gif", played(30, ("a", "b"), env=Coloured()))
     frames, _, _ = read(tmp_path / "episode.gif")
     bar = frames[:, :-180].astype(int)  # 120 x 160, brought up to a width of 240
     assert frames.shape[1:] == (frames.shape[1], 240, 3) and 30 < bar.shape[1] < 80
@@ -141,7 +142,7 @@ def test_the_legend_is_a_line_of_discs_in_the_colours_of_the_picture(tmp_path):
         legend = {"food": (0, 200, 0), "poison": (200, 0, 0)}  # noqa: RUF012
 
     for env, name in ((Painter(), "plain.gif"), (Explained(), "explained.gif")):
-        write_episode(tmp_path / name, played(3), env, None)
+        write_episode(tmp_path / name, played(3, env=env))
     plain, explained = (
         read(tmp_path / name)[0].astype(int) for name in ("plain.gif", "explained.gif")
     )
@@ -159,7 +160,7 @@ def test_large_frames_are_made_smaller_and_small_ones_larger(tmp_path):
         ((10, 8), (300, 240)),
         ((121, 251), (121, 252)),
     ):
-        write_episode(tmp_path / "episode.gif", played(3), Painter(*size), None)
+        write_episode(tmp_path / "episode.gif", played(3, env=Painter(*size)))
         frames, _, _ = read(tmp_path / "episode.gif")
         height, width = frames.shape[1:3]
         assert (
@@ -170,9 +171,9 @@ def test_large_frames_are_made_smaller_and_small_ones_larger(tmp_path):
 
 
 def test_a_gif_that_would_be_too_large_shows_fewer_frames_at_the_same_speed(tmp_path, monkeypatch):
-    write_episode(tmp_path / "large.gif", played(60), Noisy(), None)
+    write_episode(tmp_path / "large.gif", played(60, env=Noisy()))
     monkeypatch.setattr(video, "MAX_BYTES", (tmp_path / "large.gif").stat().st_size // 2)
-    write_episode(tmp_path / "small.gif", played(60), Noisy(), None)
+    write_episode(tmp_path / "small.gif", played(60, env=Noisy()))
     assert (tmp_path / "small.gif").stat().st_size <= video.MAX_BYTES
     (large, slow, _), (small, fast, _) = read(tmp_path / "large.gif"), read(tmp_path / "small.gif")
     assert len(small) < len(large) and sum(slow) == pytest.approx(sum(fast), rel=0.1)
@@ -180,21 +181,21 @@ def test_a_gif_that_would_be_too_large_shows_fewer_frames_at_the_same_speed(tmp_
 
 
 def test_a_strip_has_a_dozen_frames_in_rows(tmp_path):
-    write_episode(tmp_path / "strip.png", played(500), Painter(), None)
+    write_episode(tmp_path / "strip.png", played(500, env=Painter()))
     with Image.open(tmp_path / "strip.png") as strip:
         assert strip.width == 4 * (240 + video.GAP) + video.GAP
         assert 3 * 180 < strip.height < 3 * 240
         tones = [strip.getpixel((column * 248 + 128, strip.height - 100))[0] for column in range(4)]
     steps = np.linspace(0, 500, 12).round()[-4:]
     np.testing.assert_allclose(tones, 40 + steps % 200, atol=1)
-    write_episode(tmp_path / "strip.png", played(2), Painter(), None)  # fewer states than places
+    write_episode(tmp_path / "strip.png", played(2, env=Painter()))  # fewer states than places
     with Image.open(tmp_path / "strip.png") as strip:
         assert strip.width == 3 * (240 + video.GAP) + video.GAP
 
 
 def test_a_video_has_the_frames_and_holds_the_last_one(tmp_path):
     ffmpeg = pytest.importorskip("imageio_ffmpeg")
-    write_episode(tmp_path / "episode.mp4", played(40), Painter(), None, fps=10)
+    write_episode(tmp_path / "episode.mp4", played(40, env=Painter()), fps=10)
     command = [
         ffmpeg.get_ffmpeg_exe(),
         "-i",
@@ -219,9 +220,7 @@ def test_mistakes_are_one_line_before_anything_is_played(tmp_path, monkeypatch):
     with pytest.raises(UsageError, match="Probe has no render"):
         check_episode_picture(tmp_path / "episode.gif", Probe())
     with pytest.raises(UsageError, match="must end in"):
-        spec = type("RolloutSpec", (), {"env": Painter()})
-        algorithm = type("Algorithm", (), {"rollout_spec": spec})
-        picture_episode("episode", algorithm, (), None, EpisodeChoice())
+        jaxrl.render(played(1), tmp_path / "episode")
     monkeypatch.setitem(sys.modules, "imageio_ffmpeg", None)
     with pytest.raises(UsageError, match=r"pip install 'jaxrl\[video\]'"):
         check_episode_picture(tmp_path / "episode.mp4", Painter())
@@ -230,5 +229,5 @@ def test_mistakes_are_one_line_before_anything_is_played(tmp_path, monkeypatch):
 def test_a_place_that_cannot_be_written_is_said_in_one_line(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UsageError, match="cannot be written") as error:
-        write_episode(tmp_path / "file" / "episode.png", played(1), Painter(), None)
+        write_episode(tmp_path / "file" / "episode.png", played(1, env=Painter()))
     assert "\n" not in str(error.value)

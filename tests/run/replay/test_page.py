@@ -10,6 +10,7 @@ import pytest
 
 import jaxrl
 from jaxrl import PPOConfig, UsageError
+from jaxrl.core.agent_steps import AgentSteps
 from jaxrl.core.drawing import Circles, Drawing
 from jaxrl.run.inference.evaluate import evaluate
 from jaxrl.run.inference.recording import EpisodeChoice, EpisodeRecording, record_episode
@@ -44,7 +45,7 @@ def data_of(replayed):
 def page_for(algorithm, weights, params, **which):
     """(replay, its recording) of one episode."""
     recording = record_episode(algorithm, weights, params, EpisodeChoice(**which))
-    return make_replay([Column("now", (recording,), params)], algorithm), recording
+    return make_replay([Column("now", (recording,))]), recording
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +86,7 @@ def test_values_and_continuous_actions_come_back(waterworld):
 def test_the_returns_are_those_that_evaluation_counts():
     arena = untrained("arena", env_args=ARENA)
     recordings = tuple(record_episode(*arena, EpisodeChoice(4, i, explore=True)) for i in range(3))
-    data = data_of(make_replay([Column("now", recordings, arena[2])], arena[0], first=0))
+    data = data_of(make_replay([Column("now", recordings)], first=0))
     tracks = [episode["tracks"][0] for episode in data["episodes"]]
     counted = evaluate(*arena, episodes=3, seed=4, explore=True)
     means = np.mean([track["returns"] for track in tracks], axis=0)
@@ -122,7 +123,7 @@ def test_names_in_the_data_cannot_end_the_script():
     algorithm, weights, params = untrained("cartpole")
     recording = record_episode(algorithm, weights, params)
     name = "</script><script>alert(1)</script>"
-    replayed = make_replay([Column(name, (recording,), params)], algorithm)
+    replayed = make_replay([Column(name, (recording,))])
     assert name not in replayed.html
     assert data_of(replayed)["columns"][0]["name"] == name
 
@@ -146,6 +147,28 @@ def test_several_checkpoints_start_alike_and_untrained_policies_are_those_of_the
     np.testing.assert_array_equal(*starts)
     assert data_of(both)["note"] == "run"
     assert jaxrl.replay(jaxrl.load_run(tmp_path / "run")).columns[0].name == "iteration 40"
+
+
+def test_episodes_from_files_are_drawn_paged_and_judged(trained, tmp_path):
+    pytest.importorskip("pyarrow", reason="the extra `offline`")
+    run, played = trained.run_dir, {"episodes": 2, "explore": True, "seed": 5}
+    wanted = jaxrl.evaluate(run, **played, output=tmp_path / "data")["env_runners"]
+    stored = list(jaxrl.episodes.read_episodes(tmp_path / "data"))
+    file, recording = jaxrl.render(stored[1], tmp_path / "episode.png")
+    assert file.read_bytes().startswith(b"\x89PNG")
+    shown = data_of(jaxrl.replay(stored))["episodes"]
+    again = data_of(jaxrl.replay([recording]))["episodes"]  # which is not played once more
+    for episode, alone in zip(shown, data_of(jaxrl.replay(run, **played))["episodes"], strict=True):
+        ((track,), (expected,)) = episode["tracks"], alone["tracks"]
+        for exact in ("drawing", "end"):
+            jax.tree.map(np.testing.assert_array_equal, track.pop(exact), expected.pop(exact))
+        jax.tree.map(lambda *each: np.testing.assert_allclose(*each, atol=1e-2), track, expected)
+    np.testing.assert_array_equal(again[0]["tracks"][0]["rewards"], track["rewards"])
+    policies = {name: jaxrl.load_policy(run, name) for name in ("pol1", "pol2")}
+    for episodes in (stored, [jaxrl.replay_episode(each).recording.episode for each in stored]):
+        judged = jaxrl.estimate_return(episodes, policies)
+        mean = judged["weighted_importance_sampling"].estimate
+        assert mean == pytest.approx(wanted["episode_return_mean"], abs=1e-3)
 
 
 def test_a_configuration_plays_with_a_runner_such_as_make_train_returns(trained):
@@ -185,9 +208,8 @@ def test_environments_that_show_nothing_are_shown_by_their_observations(env):
 def test_an_observation_with_channels_is_shown_as_coloured_cells():
     picture = np.zeros((1, 2, 3, 2))
     picture[0, 0, 1, 0] = picture[0, 1, 2, 1] = 1
-    seen = EpisodeRecording(
-        ("a",), None, np.ones((1, 1)), np.ones((1, 1)), "cut", observations={"a": picture}
-    )
+    steps = AgentSteps(picture, *[np.ones(1)] * 5, {})
+    seen = EpisodeRecording(None, None, {}, {"a": steps}, "cut")
     drawn = observations_drawn(seen)
     np.testing.assert_array_equal(drawn.arrays[0]["color_index"], [[0, 1, 0, 0, 0, 2]])
 
@@ -206,9 +228,10 @@ def test_an_environment_that_renders_is_shown_by_frames():
 def test_numbers_that_are_not_finite_are_shown_as_zero():
     algorithm, weights, params = untrained("cartpole")
     recording = record_episode(algorithm, weights, params)
-    rewards = np.full_like(recording.rewards, np.nan)
-    broken = dataclasses.replace(recording, rewards=rewards)
-    track = data_of(make_replay([Column("now", (broken,), params)], algorithm))
+    ((agent, steps),) = recording.steps.items()
+    steps = steps._replace(reward=np.full_like(steps.reward, np.nan))
+    broken = dataclasses.replace(recording, steps={agent: steps})
+    track = data_of(make_replay([Column("now", (broken,))]))
     assert track["episodes"][0]["tracks"][0]["returns"] == [0.0]
 
 
@@ -221,7 +244,7 @@ class BadlyDrawn(Probe):
 def refusals(tmp_path):
     arena = untrained("arena", env_args=ARENA)
     recording = record_episode(*arena, EpisodeChoice(explore=True))
-    played = make_replay([Column("now", (recording,), arena[2])], arena[0])
+    played = make_replay([Column("now", (recording,))])
     return {
         "the name must end in .html": lambda: played.save(tmp_path / "episode.htm"),
         "there is no folder": lambda: played.save(tmp_path / "none" / "episode.html"),
@@ -230,6 +253,10 @@ def refusals(tmp_path):
         "name one checkpoint, or up to 6": lambda: replay(tmp_path, checkpoint=list(range(7))),
         "plays its present policies": lambda: replay(SMALL_ARENA, checkpoint="best"),
         "a runner beside a configuration only": lambda: replay(tmp_path, runner=object()),
+        "explore is for policies that play": lambda: replay(recording, explore=True),
+        "max_steps is for policies": lambda: jaxrl.render(recording, "x.gif", max_steps=9),
+        "of an episode writes one": lambda: jaxrl.render([recording] * 2, "episode.gif"),
+        "the name must end in one of": lambda: jaxrl.render(recording, tmp_path / "episode.html"),
         r"draw must have Circles with radius \[\] or \[3\], not \[2\]": lambda: page_for(
             *untrained(BadlyDrawn(num_steps=3))
         ),

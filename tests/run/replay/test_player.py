@@ -26,21 +26,20 @@ def browser(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def episodes():
-    """(algorithm, the arena's recordings, the parameters): episodes 0 and 1 of two players."""
-    algorithm, weights, params = untrained("arena", **ARENA)
-    likeliest, sampled = (
-        tuple(record_episode(algorithm, weights, params, EpisodeChoice(0, i, how)) for i in (0, 1))
+    """The arena's recordings, (likeliest, sampled): episodes 0 and 1 of two players."""
+    arena = untrained("arena", **ARENA)
+    return [
+        tuple(record_episode(*arena, EpisodeChoice(0, i, how)) for i in (0, 1))
         for how in (False, True)
-    )
-    return algorithm, likeliest, sampled, params
+    ]
 
 
 @pytest.fixture
 def opened(browser, episodes, tmp_path):
     """The page of both players, paused at the first step of episode 0."""
-    algorithm, likeliest, sampled, params = episodes
-    columns = [Column("likeliest", likeliest, params), Column("sampled", sampled, params)]
-    path = make_replay(columns, algorithm).save(tmp_path / "episode.html")
+    likeliest, sampled = episodes
+    columns = [Column("likeliest", likeliest), Column("sampled", sampled)]
+    path = make_replay(columns).save(tmp_path / "episode.html")
     browser.show("light", (1280, 900))
     browser.requests(), browser.complaints()
     browser.open(path.as_uri())
@@ -130,7 +129,7 @@ def test_the_slider_goes_to_a_step(browser, opened):
 
 
 def test_the_numbers_are_those_of_the_recordings(browser, opened, episodes):
-    _, likeliest, sampled, _ = episodes
+    likeliest, sampled = episodes
     browser.run("go(17)")
     browser.wait(lambda: shown(browser, "step") == "17")
     for name, column in (("likeliest", likeliest), ("sampled", sampled)):
@@ -155,7 +154,7 @@ def read(texts):
 
 
 def test_the_agents_are_painted_where_they_are(browser, opened, episodes):
-    positions = episodes[2][0].states.positions
+    positions = episodes[1][0].states.positions
     for step in (0, 9, 30):
         browser.run(f"go({step})")
         browser.wait(lambda step=step: shown(browser, "step") == str(step))
@@ -186,8 +185,8 @@ def test_light_and_dark_follow_the_browser(browser, opened):
 def test_a_notebooks_frame_shows_the_page_and_waits_for_a_click(
     browser, opened, episodes, tmp_path
 ):
-    algorithm, likeliest, _, params = episodes
-    shown_inline = make_replay([Column("now", likeliest, params)], algorithm)._repr_html_()
+    likeliest, _ = episodes
+    shown_inline = make_replay([Column("now", likeliest)])._repr_html_()
     path = tmp_path / "notebook.html"
     path.write_text(f"<!doctype html><body>{shown_inline}", encoding="utf-8")
     browser.open(path.as_uri())
