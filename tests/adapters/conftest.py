@@ -7,5 +7,7 @@ import pytest
 @pytest.fixture
 def rank_promotion():
     """Allows what our own code does without, and that of other libraries needs."""
-    with jax.numpy_rank_promotion("allow"):
-        yield
+    before = jax.config.jax_numpy_rank_promotion
+    jax.config.update("jax_numpy_rank_promotion", "allow")  # for the threads of callbacks, too
+    yield
+    jax.config.update("jax_numpy_rank_promotion", before)
