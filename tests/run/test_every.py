@@ -38,9 +38,12 @@ def test_the_next_moment_is_the_first_that_is_due(iterations, first, iteration):
     assert not any(moments.is_due(i) for i in range(iteration + 1, iteration + until))
 
 
-def test_the_end_is_a_moment_of_what_comes_by_iterations_and_never_stays_never():
-    assert Every(4).is_due(3, at_the_end=True)
-    assert not Every().is_due(3, at_the_end=True)
+@pytest.mark.parametrize(
+    ("interval", "iteration", "at_the_end", "due"),
+    [(None, 4, True, False), (4, 4, False, True), (4, 6, False, False), (4, 6, True, True)],
+)
+def test_the_end_is_a_moment_of_what_comes_by_iterations(interval, iteration, at_the_end, due):
+    assert Every(interval).is_due(iteration, at_the_end=at_the_end) == due
 
 
 def test_seconds_count_from_the_last_restart(monkeypatch):
