@@ -1,10 +1,10 @@
-"""Records runs, sweeps, episodes and exports of commit a5ee728, which test_migrate.py reads.
+"""Records runs, sweeps, episodes and exports of former commits, which test_migrate.py reads.
 
-Needs a checkout of that commit, and this file's folder `tests` behind it on the path:
+Needs a checkout of the commit, and this file's folder `tests` behind it on the path:
 
-    PYTHONPATH=CHECKOUT:. python tests/run/storage/record_runs.py [NAME ...]
+    PYTHONPATH=CHECKOUT:. python tests/run/storage/record_runs.py COMMIT [NAME ...]
 
-Writes tests/reference/a5ee728: an archive for each, and the facts of expected.json, which are what
+Writes tests/reference/COMMIT: an archive for each, and the facts of expected.json, which are what
 that version itself read, computed and chose.
 """
 
@@ -30,7 +30,7 @@ from jaxrl.sweeps.trial_batch import TrialBatch
 from jaxrl.sweeps.trials import trials_of
 from tests.run.storage import recorded_runs as recorded
 
-FOLDER = Path(__file__).parents[2] / "reference" / "a5ee728"
+REFERENCE = Path(__file__).parents[2] / "reference"
 QUIET = {"quiet": True, "pictures": False, "loggers": ("jsonl",)}
 
 
@@ -126,7 +126,7 @@ def export():
     return {"actions": [int(reader.act(np.float32(obs))) for obs in recorded.SEEN["cartpole"]]}
 
 
-def pack(name):
+def pack(name, folder):
     """Without what is of this machine."""
     for file in Path(name).rglob("*.json"):
         if file.name in ("metadata.json", "sweep.json"):
@@ -138,31 +138,33 @@ def pack(name):
         member.mtime, member.uid, member.gid, member.uname, member.gname = 0, 0, 0, "", ""
         return None if member.name.endswith(".lock") else member
 
-    with tarfile.open(FOLDER / f"{name}.tar.xz", "w:xz", preset=9) as archive:
+    with tarfile.open(folder / f"{name}.tar.xz", "w:xz", preset=9) as archive:
         archive.add(name, filter=plain)
 
 
-def main(names):
-    """Records all of it, or what is named, which may need what comes before it."""
-    jaxrl.register(recorded.PICTURES, recorded.Pictures)
-    FOLDER.mkdir(parents=True, exist_ok=True)
-    records = {
-        name: functools.partial(run, name, settings) for name, settings in recorded.RUNS.items()
-    }
-    records |= {"sweep": sweep, "population": interrupted_population, "block": block}
-    records |= {"episodes": episodes, "export": export}
-    expected = FOLDER / "expected.json"
+def main(commit, names):
+    """Records all of a commit, or what is named, which may need what comes before it."""
+    for name, environment in recorded.GAMES.items():
+        jaxrl.register(name, environment)
+    folder = REFERENCE / commit
+    folder.mkdir(parents=True, exist_ok=True)
+    runs = recorded.RUNS if commit == "a5ee728" else recorded.LATER_RUNS
+    records = {name: functools.partial(run, name, settings) for name, settings in runs.items()}
+    if commit == "a5ee728":
+        records |= {"sweep": sweep, "population": interrupted_population, "block": block}
+        records |= {"episodes": episodes, "export": export}
+    expected = folder / "expected.json"
     facts = json.loads(expected.read_text()) if names else {}
     with tempfile.TemporaryDirectory() as scratch:
         os.chdir(scratch)
         for name in names or records:
             facts[name] = records[name]()
         for name in names or records:
-            pack(name)
+            pack(name, folder)
         os.chdir("/")
     expected.write_text(json.dumps(facts, indent=1) + "\n")
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main(sys.argv[1], sys.argv[2:])
     print(jax.__version__, jaxrl.__file__)

@@ -1,4 +1,4 @@
-"""The configurations of the runs in tests/reference/a5ee728, and what is noted of their results."""
+"""The configurations of the runs in tests/reference, and what is noted of their results."""
 
 import hashlib
 from dataclasses import dataclass
@@ -10,8 +10,9 @@ import numpy as np
 import jaxrl
 from jaxrl.core.spaces import Box
 from tests.core.environments import Corridor
+from tests.probes import Joining
 
-PICTURES = "recorded-pictures"
+PICTURES, GAME = "recorded-pictures", "recorded-game"
 RETURN = "env_runners/episode_return_mean"
 
 
@@ -28,6 +29,19 @@ class Pictures(Corridor):
         return jnp.broadcast_to(row, (2, 6, 6)).astype(jnp.uint8)
 
 
+class Counting(jaxrl.Callbacks):
+    """Counts the steps of an episode, from 100 on."""
+
+    def on_episode_start(self, state, params):
+        return {"steps": jnp.int32(100)}
+
+    def on_episode_step(self, data, step):
+        return {"steps": data["steps"] + 1}
+
+    def on_episode_end(self, data, episode):
+        return {"counted": data["steps"]}
+
+
 SMALL = {
     "num_envs": 2,
     "rollout_length": 8,
@@ -39,7 +53,7 @@ SMALL = {
 }
 ARENA = {"env": "arena", "env_args": {"height": 4, "width": 4, "max_steps_in_episode": 5}}
 MODEL = "jaxrl.models.rotation_network:RotationNetwork(units=(2, 2))"
-RUNS = {  # settings of a PPOConfig
+RUNS = {  # of a5ee728: settings of a PPOConfig
     # one agent: an LSTM, a filter and scaled rewards
     "cartpole": dict(
         env="cartpole",
@@ -77,6 +91,24 @@ RUNS = {  # settings of a PPOConfig
     ),
     "pictures": dict(env=PICTURES, conv_filters=((2, 3, 2),), **SMALL),
 }
+LATER_RUNS = {
+    # of 5b99be5, with all that a rollout may do beside playing: agents that wait, with memory; a
+    # pool; a critic that is told who is present; scaled rewards; the data of a callback
+    "game": dict(
+        env=GAME,
+        use_lstm=True,
+        lstm_cell_size=4,
+        max_seq_len=4,
+        policies={"first": ("late",), "second": ("early",)},
+        policies_to_train=("first",),
+        opponents=jaxrl.OpponentPool(size=2, every=1, fixed={"random": "random"}),
+        critic_observation="all-agents",
+        normalize_returns=True,
+        callbacks=(f"{__name__}:Counting",),
+        **(SMALL | {"rollout_length": 12, "minibatch_size": 24, "total_env_steps": 96}),
+    ),
+}
+GAMES = {PICTURES: Pictures, GAME: Joining}  # environments by the names that runs have for them
 CARTPOLE = jaxrl.PPOConfig(**RUNS["cartpole"])
 SEEN = {  # observations to act on
     "cartpole": [[0.0, 0.1, -0.1, 0.2], [0.5, -0.5, 0.1, -0.1]],
@@ -84,6 +116,7 @@ SEEN = {  # observations to act on
     "turned": [np.zeros((7, 7, 3)), np.eye(21, 7).reshape(7, 7, 3)],
     "levels": [[0.0, 0.1, -0.1, 0.2], [0.5, -0.5, 0.1, -0.1]],
     "pictures": [np.zeros((2, 6, 6), np.uint8), np.full((2, 6, 6), 200, np.uint8)],
+    "game": [[1.0], [100.0]],
 }
 
 

@@ -33,12 +33,12 @@ from jaxrl.sweeps.trial_batch import TrialBatch
 from jaxrl.sweeps.trials import trials_of
 from tests.run.storage.recorded_runs import (
     CARTPOLE,
+    GAMES,
+    LATER_RUNS,
     MODEL,
-    PICTURES,
     RETURN,
     RUNS,
     SEEN,
-    Pictures,
     chosen,
     digest,
     learned,
@@ -46,7 +46,9 @@ from tests.run.storage.recorded_runs import (
 )
 
 REFERENCE = Path(__file__).parents[2] / "reference"
-EXPECTED = json.loads((REFERENCE / "a5ee728" / "expected.json").read_text())
+EXPECTED = {}
+for facts in ("a5ee728", "5b99be5"):
+    EXPECTED |= json.loads((REFERENCE / facts / "expected.json").read_text())
 
 
 @pytest.fixture
@@ -59,13 +61,14 @@ def former(tmp_path):
             archive.extractall(tmp_path, filter="data")
         return tmp_path / name
 
-    jaxrl.register(PICTURES, Pictures)
+    for name, environment in GAMES.items():
+        jaxrl.register(name, environment)
     return unpacked
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", RUNS)
-def test_a_run_of_a5ee728_is_read_to_the_bit_and_goes_on(former, name):
+@pytest.mark.parametrize("name", [*RUNS, *LATER_RUNS])
+def test_a_run_of_a_former_version_is_read_to_the_bit_and_goes_on(former, name):
     path, expected = former(name), EXPECTED[name]
     trainer = Trainer.from_checkpoint(path, quiet=True, stop={})
     state = named_arrays(state_tree(trainer.algorithm, trainer.snapshot()))
@@ -82,8 +85,8 @@ def test_a_run_of_a5ee728_is_read_to_the_bit_and_goes_on(former, name):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", RUNS)
-def test_a_policy_of_a5ee728_acts_and_plays_as_it_did(former, name):
+@pytest.mark.parametrize("name", [*RUNS, *LATER_RUNS])
+def test_a_policy_of_a_former_version_acts_and_plays_as_it_did(former, name):
     path, expected = former(name), EXPECTED[name]
     policy = next(iter(expected["learned"]))
     assert chosen(path, policy, SEEN[name]) == expected["actions"]
