@@ -99,9 +99,13 @@ def collecting(config: PPOConfig, rollouts: int, devices: int = 1) -> Work:
     def run(runner):
         return jnp.sum(jax.lax.scan(collect, runner, length=rollouts)[1])[None]
 
-    specs, mesh = (by_environment(),) if devices > 1 else (PartitionSpec(),), mesh_of(devices)
+    specs = by_environment(plain.rollout_spec) if devices > 1 else PartitionSpec()
     run = jax.shard_map(
-        run, mesh=mesh, in_specs=specs, out_specs=PartitionSpec(AXIS), check_vma=False
+        run,
+        mesh=mesh_of(devices),
+        in_specs=(specs,),
+        out_specs=PartitionSpec(AXIS),
+        check_vma=False,
     )
     compiled = jax.jit(lambda key: run(plain.init(key, config.hypers()))).lower(key).compile()
     return lambda: jax.block_until_ready(compiled(key))

@@ -14,12 +14,18 @@ import jax.numpy as jnp
 
 from jaxrl.adapters.to_gymnax import gymnax_space
 from jaxrl.adapters.to_numpy import derived, require_library, resolve
-from jaxrl.core.env import agents_may_wait, lift, raw_step, split_agents, strongly_typed
+from jaxrl.core.env import (
+    agents_may_wait,
+    lift,
+    raw_action_mask,
+    raw_step,
+    split_agents,
+    strongly_typed,
+)
 from jaxrl.core.fields import takes
 from jaxrl.core.program_spaces import from_program, mask_length, program_space, to_program
 from jaxrl.core.spaces import Box, Space, tree_of
 from jaxrl.core.types import ALL, AgentId, Key, PolicyId, PyTree
-from jaxrl.rollout.action_masks import raw_action_mask
 from jaxrl.rollout.critic_inputs import global_state_space
 
 if TYPE_CHECKING:

@@ -17,6 +17,7 @@ from jaxrl.core.env import (
     is_multi_agent,
     is_stacked,
     lift,
+    raw_action_mask,
     raw_reset,
     raw_step,
     restart,
@@ -30,7 +31,6 @@ from jaxrl.core.outside_env import refuse_outside
 from jaxrl.core.registry import make, of_library
 from jaxrl.core.spaces import Box, Space, beyond, is_tree, tree_of
 from jaxrl.core.types import AgentId, Key, PyTree
-from jaxrl.rollout.action_masks import raw_action_mask
 from jaxrl.rollout.env_step import auto_reset
 
 MAX_SEED = 2**32 - 1

@@ -93,7 +93,8 @@ class _OfflineLoop(Loop):
     ) -> RunnerState:
         _, init_key = start_keys(key)
         learners = self.init_learners(init_key, hypers)
-        nowhere = EnvBatch(state=None, obs=(), episodes=None)
+        nothing = {feature.name: None for feature in self.rollout_spec.features}
+        nowhere = EnvBatch(state=None, obs=(), episodes=None, features=nothing)
         return RunnerState(key, jnp.int32(0), learners, nowhere, self.empty_window())
 
     def collect(

@@ -15,6 +15,7 @@ from flax import struct
 
 from jaxrl.algorithms.base import Algorithm, Metrics, RunnerState
 from jaxrl.algorithms.config import AlgorithmConfig
+from jaxrl.algorithms.features import ReturnScaling, with_features
 from jaxrl.algorithms.opponents import Pool, PoolState, make_pool, pool_policy
 from jaxrl.core.batched_env import has_outside_state
 from jaxrl.core.env import lift
@@ -26,12 +27,11 @@ from jaxrl.core.types import Key, PolicyId, PyTree
 from jaxrl.models.policy_spec import PolicySpec, PolicyWeights
 from jaxrl.ops.collectives import over_axis
 from jaxrl.rollout.env_step import RolloutSpec, draw_randomness, make_rollout_spec, reset_envs
-from jaxrl.rollout.episode_callbacks import postprocess, traced_callbacks
 from jaxrl.rollout.episode_stats import Window, no_episodes, report
 from jaxrl.rollout.opponents import Opponents
 from jaxrl.rollout.policy_map import each_policy, group_policies
 from jaxrl.rollout.rollout import Rollout, play
-from jaxrl.rollout.turns import nothing_open, undeclared_waits
+from jaxrl.rollout.undeclared_waits import undeclared_waits
 
 HypersByPolicy = dict[PolicyId, PyTree] | None
 
@@ -161,8 +161,6 @@ class Loop:
             opponents = self.pool.init(learners[self.pool.group].weights)
         weights = self._acting(learners, opponents)
         envs = reset_envs(spec, env_key, index, env_params, weights)
-        unfinished = nothing_open(spec, weights, envs, env_params)
-        envs = envs.replace(returns=self._no_returns(len(index)), unfinished=unfinished)
         return RunnerState(key, jnp.int32(0), learners, envs, self.empty_window(), opponents)
 
     def collect(
@@ -173,7 +171,8 @@ class Loop:
         num_recorded: int = 0,
     ) -> tuple[RunnerState, Rollout]:
         spec = self.rollout_spec._replace(num_recorded=num_recorded)
-        refuse_outside(spec.env, "Algorithm.collect")
+        if has_outside_state(spec.env):
+            refuse_outside(spec.env, "Algorithm.collect")
         env_params = self._params(env_params)
         if weights is None:
             weights = self._acting(runner.learners, runner.opponents)
@@ -192,18 +191,22 @@ class Loop:
         spec, axis_name = self.rollout_spec, self._axis_name
         _, learn_key = update_keys(runner.key, runner.num_updates + 1)
         env_steps = self.env_steps(runner)
-        learners, returns = list(runner.learners), list(runner.envs.returns)
-        metrics = [{} for _ in learners]
+        learners, metrics = list(runner.learners), [{} for _ in runner.learners]
+        features = runner.envs.features
+        returns = list(features.get(ReturnScaling.name, [None] * len(learners)))
         for g, (learner_spec, numbers, keys) in enumerate(self.by_group(hypers, learn_key)):
             if not learner_spec.trained:
                 continue
             policies = spec.grouping.groups[g].policies
-            trajectory = postprocess(spec.callbacks, policies, rollout.trajectories[g])
+            trajectory = rollout.trajectories[g]
+            for feature in spec.features:
+                trajectory = feature.learned(policies, trajectory)
             steps = jnp.broadcast_to(env_steps, len(policies))
             iteration = Iteration(numbers, steps, keys, returns[g])
             update = each_policy(functools.partial(self.learn_policy, learner_spec), (0, 1, 0))
             learners[g], returns[g], metrics[g] = update(learners[g], trajectory, iteration)
-            metrics[g] |= undeclared_waits(spec, rollout, g, axis_name)
+            if not (spec.always_active or spec.waits):
+                metrics[g] |= undeclared_waits(spec, rollout, g, axis_name)
         window, episodes = report(
             runner.window, rollout.reached, rollout.episode_done, rollout.hist_data, axis_name
         )
@@ -213,7 +216,9 @@ class Loop:
             opponents, learners, report_of_pool = self.pool.after(
                 runner.opponents, learners, rollout, num_updates, axis_name
             )
-        envs = runner.envs.replace(returns=tuple(returns))
+        if ReturnScaling.name in features:
+            features = {**features, ReturnScaling.name: tuple(returns)}
+        envs = runner.envs.replace(features=features)
         runner = RunnerState(runner.key, num_updates, learners, envs, window, opponents)
         agent_steps = over_axis(rollout.agent_steps, axis_name)
         return runner, Metrics(episodes, agent_steps, tuple(metrics), report_of_pool)
@@ -277,11 +282,6 @@ class Loop:
         held = self.config.num_envs // jax.lax.axis_size(self._axis_name)
         return jnp.arange(held) + jax.lax.axis_index(self._axis_name) * held
 
-    def _no_returns(self, num_envs: int) -> tuple[jax.Array | None, ...]:
-        """The first discounted returns, f32[N, E, M] by group; None if rewards are not scaled."""
-        groups = self.rollout_spec.grouping.groups
-        return tuple(group.structure.no_returns(group.shape(num_envs)) for group in groups)
-
 
 def parts_of(
     config: AlgorithmConfig,
@@ -307,8 +307,8 @@ def parts_of(
 
     grouping = group_policies(env, env_params, policies, structure)
     policy_specs = tuple(group.structure.policy_spec for group in grouping.groups)
-    callbacks = traced_callbacks(config.callbacks)
-    rollout_spec = make_rollout_spec(env, env_params, grouping, policy_specs, callbacks)
+    rollout_spec = make_rollout_spec(env, env_params, grouping, policy_specs)
+    rollout_spec = with_features(rollout_spec, config, env_params)
     # A fault may take rows out of any rollout that is played outside.
     always_active = rollout_spec.always_active and not is_outside(env)
     told = {"always_active": always_active, "axis_name": axis_name}

@@ -30,7 +30,7 @@ from jaxrl.models.policy_spec import PolicySpec, PolicyWeights, has_mask
 from jaxrl.ops.collectives import over_axis
 from jaxrl.ops.distributions import from_logits, num_logits
 from jaxrl.rollout.env_step import RolloutSpec
-from jaxrl.rollout.opponents import Opponents
+from jaxrl.rollout.opponents import Opponents, SelfPlay
 from jaxrl.rollout.policy_map import Grouping
 from jaxrl.rollout.rollout import Rollout
 
@@ -283,7 +283,7 @@ class Pool:
         returns, points = self.points(rollout.reached.returns)
 
         def against(member):
-            counts = rollout.episode_done & (rollout.opponents == member)
+            counts = rollout.episode_done & (rollout.shown[SelfPlay.name] == member)
             values = jnp.ones_like(returns), points, returns
             return Scores(*(jnp.sum(jnp.where(counts, value, 0.0)) for value in values))
 

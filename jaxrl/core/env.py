@@ -382,6 +382,12 @@ def agents_may_wait(env) -> bool:
     return hasattr(env, "acting_agents")
 
 
+def raw_action_mask(env: MultiAgentEnvironment, state: PyTree, params: PyTree) -> PyTree:
+    """The environment's `action_mask`, bool[A] by agent: [M, A] if it is stacked, else a dict."""
+    mask = jax.tree.map(lambda leaf: jnp.asarray(leaf, bool), env.action_mask(state, params))
+    return mask[None] if isinstance(env, Solo) else mask
+
+
 def acting_agents(env: MultiAgentEnvironment, state: PyTree, params: PyTree) -> jax.Array:
     """The agents that act in a state, bool[M]; only for an environment with `acting_agents`."""
     acting = env.acting_agents(state, params)

@@ -8,9 +8,10 @@ After Yu et al. 2022. A policy's setting `critic_observation` says where it come
                  zeros. Where agents may leave, "present" says which have not.
 """
 
+import dataclasses
 import itertools
 import math
-from typing import Any
+from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
@@ -24,6 +25,7 @@ from jaxrl.models.cnn import is_image, layout_of
 from jaxrl.models.input_specs import OBSERVATION, PRESENT, without_mask
 from jaxrl.models.model import carried
 from jaxrl.models.policy_spec import PolicyInputs
+from jaxrl.rollout.feature import After, Begin, Feature, Played, Seen
 from jaxrl.rollout.first_step import info_of_a_step, is_always_active, shape_of_a_key
 
 SOURCES = OWN, STATE, ALL_AGENTS = ("own", "state", "all-agents")
@@ -65,58 +67,63 @@ def global_state_space(env: MultiAgentEnvironment, params: PyTree) -> Space:
     return space_of(jax.tree.map(box_of, shapes))
 
 
-def all_present(num_envs: int, num_agents: int) -> jax.Array:
-    """bool[E, M_all]: as episodes begin."""
-    return jnp.ones((num_envs, num_agents), bool)
+@dataclasses.dataclass(frozen=True)
+class CriticInputs(Feature):
+    """Value networks see what `critic_observation` says; some are told which agents have not left.
 
-
-def next_present(spec: Any, present: jax.Array | None, raw: RawStep) -> jax.Array | None:
-    """bool[E, M_all]: the agents that have not left after a step, before any reset.
-
-    Args:
-        spec: a `RolloutSpec`.
-        present: before the step; None where no critic needs to know.
+    Its slice is bool[E, M_all], the agents that have not left; None where no critic is told.
     """
-    if not spec.tells_present:
-        return None
-    present = present & ~raw.terminated
-    # Where agents do not wait, one that does not act has left.
-    return present if spec.waits else present & raw.active
 
+    tells_present: bool
 
-def critic_inputs(
-    spec: Any,
-    inputs: tuple[PolicyInputs, ...],
-    obs: tuple[PyTree, ...],
-    state: PyTree,
-    present: jax.Array | None,
-    env_params: PyTree,
-) -> tuple[PolicyInputs, ...]:
-    """`inputs` by group, with what the centralised critics see in the same states.
+    name = "present"
+    informs = True
 
-    Args:
-        spec: a `RolloutSpec`.
-        obs: by group, [N, E, M, ...].
-        state: of the environments, [E, ...].
-        present: bool[E, M_all], who has not left; None where no critic needs to know.
-    """
-    critics = [policy_spec.critic for policy_spec in spec.policy_specs]
-    sources = {critic.source for critic in critics if critic is not None}
-    seen = {}
-    if STATE in sources:
-        global_state = lambda state: spec.env.global_state(state, env_params)
-        space = global_state_space(spec.env, env_params)
-        seen[STATE] = {OBSERVATION: to_program(space, jax.vmap(global_state)(state), jnp)}
-    if ALL_AGENTS in sources:
-        seen[ALL_AGENTS] = _seen_of_all(spec, obs, present, env_params)
-    told = []
-    for group, critic, given in zip(spec.grouping.groups, critics, inputs, strict=True):
-        if critic is not None:
-            num_policies, _, num_agents = group.shape(0)
-            each = lambda leaf, shape=(num_policies, num_agents): _for_each(leaf, *shape)
-            given = given.replace(critic=jax.tree.map(each, seen[critic.source]))
-        told.append(given)
-    return tuple(told)
+    @classmethod
+    def of(cls, spec: Any, config: Any, env_params: PyTree) -> Self | None:
+        critics = [each.critic for each in spec.policy_specs if each.critic is not None]
+        tells_present = any(PRESENT in critic.space.spaces for critic in critics)
+        return cls(tells_present) if critics else None
+
+    def start(self, spec: Any, envs: Any, begin: Begin) -> jax.Array | None:
+        shape = len(begin.keys), len(spec.grouping.agents)
+        return jnp.ones(shape, bool) if self.tells_present else None
+
+    def reached(self, spec: Any, present: jax.Array | None, raw: RawStep) -> jax.Array | None:
+        if not self.tells_present:
+            return None
+        present = present & ~raw.terminated
+        # Where agents do not wait, one that does not act has left.
+        return present if spec.waits else present & raw.active
+
+    def after_step(
+        self, spec: Any, present: jax.Array | None, played: Played, after: After | None
+    ) -> tuple[jax.Array | None, After | None]:
+        present = self.reached(spec, present, played.raw)
+        if self.tells_present:
+            present = present | played.raw.episode_done[:, None]
+        return present, after
+
+    def inputs(
+        self, spec: Any, present: jax.Array | None, inputs: tuple[PolicyInputs, ...], seen: Seen
+    ) -> tuple[PolicyInputs, ...]:
+        critics, env_params = [each.critic for each in spec.policy_specs], seen.env_params
+        sources = {critic.source for critic in critics if critic is not None}
+        found = {}
+        if STATE in sources:
+            global_state = lambda state: spec.env.global_state(state, env_params)
+            space = global_state_space(spec.env, env_params)
+            found[STATE] = {OBSERVATION: to_program(space, jax.vmap(global_state)(seen.state), jnp)}
+        if ALL_AGENTS in sources:
+            found[ALL_AGENTS] = _seen_of_all(spec, seen.obs, present, env_params)
+        told = []
+        for group, critic, given in zip(spec.grouping.groups, critics, inputs, strict=True):
+            if critic is not None:
+                num_policies, _, num_agents = group.shape(0)
+                each = lambda leaf, shape=(num_policies, num_agents): _for_each(leaf, *shape)
+                given = given.replace(critic=jax.tree.map(each, found[critic.source]))
+            told.append(given)
+        return tuple(told)
 
 
 def _for_each(leaf: jax.Array, num_policies: int, num_agents: int) -> jax.Array:

@@ -13,26 +13,18 @@ from jaxrl.core.env import (
     RawStep,
     agents_may_wait,
     lift,
+    raw_action_mask,
     raw_reset,
     remembers,
     restart,
 )
 from jaxrl.core.fast_prng import to_fast_key, to_standard_key
 from jaxrl.core.types import Key, PyTree
-from jaxrl.models.input_specs import PRESENT
 from jaxrl.models.policy_spec import PolicyInputs, PolicyOutput, PolicySpec, PolicyState
 from jaxrl.ops.control_flow import cond_any
-from jaxrl.rollout.action_masks import check_masks, raw_action_mask
-from jaxrl.rollout.critic_inputs import all_present, critic_inputs, next_present
-from jaxrl.rollout.episode_callbacks import EpisodeStep, call_back, start_data
 from jaxrl.rollout.episode_stats import EpisodeStats, advance, no_episodes
-from jaxrl.rollout.first_step import (
-    any_step,
-    info_of_a_step,
-    is_always_active,
-    shape_of_a_key,
-)
-from jaxrl.rollout.opponents import Opponents, pool_of
+from jaxrl.rollout.feature import After, Begin, Feature, Played, Seen
+from jaxrl.rollout.first_step import check_masks, info_of_a_step, is_always_active
 from jaxrl.rollout.policy_map import Grouping, each_policy
 
 RESETS_AT_ONCE = 8
@@ -45,8 +37,7 @@ class RolloutSpec(NamedTuple):
     grouping: Grouping
     policy_specs: tuple[PolicySpec, ...]  # by group
     metrics: tuple[str, ...]  # the names in info["metrics"]
-    callbacks: tuple = ()  # in the order in which they chain
-    custom_metrics: tuple[str, ...] = ()  # the names that callbacks add to those
+    features: tuple[Feature, ...] = ()  # what it does beside playing
     always_active: bool = True  # whether every agent acts in every step
     num_recorded: int = 0  # environments, the first ones, whose `RecordedSteps` a rollout has
 
@@ -66,25 +57,38 @@ class RolloutSpec(NamedTuple):
         return agents_may_wait(self.env)
 
     @property
-    def has_critics(self) -> bool:
-        """True if a policy has a centralised critic."""
-        return any(policy_spec.critic is not None for policy_spec in self.policy_specs)
+    def custom_metrics(self) -> tuple[str, ...]:
+        """The names that features add to the environment's metrics."""
+        return tuple(name for feature in self.features for name in feature.metrics)
 
     @property
-    def tells_present(self) -> bool:
-        """True if a critic reads which agents have not left."""
-        critics = [policy_spec.critic for policy_spec in self.policy_specs]
-        return any(critic is not None and PRESENT in critic.space.spaces for critic in critics)
+    def informing(self) -> tuple[Feature, ...]:
+        """The features by which networks are told more than observations."""
+        return tuple(feature for feature in self.features if feature.informs)
+
+    def player(self, weights: PyTree) -> Feature | None:
+        """The feature that acts by these weights of a group; None: their policy does."""
+        return next((feature for feature in self.features if feature.plays(weights)), None)
+
+    @property
+    def row_maker(self) -> Feature | None:
+        """The feature that makes the trajectories; None: they are the steps."""
+        return next((feature for feature in self.features if feature.makes_rows), None)
 
     @property
     def apart(self) -> "RolloutSpec":
         """The specification for playing episodes while training keeps its state.
 
-        With other copies, if they are held outside, and not by a curriculum but on its target.
+        With other copies, if they are held outside, not by a curriculum but on its target, and
+        without the features that only learning needs.
         """
-        if has_outside_state(self.env):
-            return self._replace(env=lift(self.env.twin))
-        return self._replace(env=self.env.at_target) if remembers(self.env) else self
+        env = self.env
+        if has_outside_state(env):
+            env = lift(env.twin)
+        elif remembers(env):
+            env = env.at_target
+        features = tuple(feature for feature in self.features if not feature.is_for_learning)
+        return self._replace(env=env, features=features)
 
 
 class EnvBatch(struct.PyTreeNode):
@@ -93,15 +97,15 @@ class EnvBatch(struct.PyTreeNode):
     state: PyTree  # [E, ...]
     obs: tuple[PyTree, ...]  # by group, [N, E, M, ...]
     episodes: EpisodeStats  # [E]
-    callback_data: tuple[PyTree, ...] = ()  # by callback, [E, ...]
     policy_states: tuple[PolicyState, ...] = ()  # by group, [N, E, M, ...]
-    # by group, f32[N, E, M]  discounted so far, where an algorithm keeps them
-    returns: tuple[PyTree, ...] = ()
-    # by group, `turns.Unfinished` [N, E, M, ...] where agents may wait
-    unfinished: tuple[PyTree, ...] = ()
-    opponents: jax.Array | None = None  # i32[E]  the pool's member that plays, if there is a pool
-    # bool[E, M_all]  the agents that have not left, where a critic is told
-    present: jax.Array | None = None
+    # the features' slices by their names; `env_axes` says how they lie
+    features: dict[str, PyTree] = struct.field(default_factory=dict)
+
+
+def env_axes(spec: RolloutSpec) -> EnvBatch:
+    """The axis of the environments in all arrays of each part of an `EnvBatch`."""
+    axes = {feature.name: feature.env_axis for feature in spec.features}
+    return EnvBatch(state=0, obs=1, episodes=0, policy_states=1, features=axes)
 
 
 class StepRandomness(NamedTuple):
@@ -114,43 +118,25 @@ class StepRandomness(NamedTuple):
     # f32[]  of training so far, for explorations; None where policies act by themselves alone
     env_steps: jax.Array | None = None
 
+    @property
+    def reset(self) -> tuple[Key, jax.Array]:
+        """The keys and the step by which `auto_reset` resets."""
+        return self.reset_key, self.step
+
 
 def make_rollout_spec(
     env: MultiAgentEnvironment,
     params: PyTree,
     grouping: Grouping,
     policy_specs: tuple[PolicySpec, ...],
-    callbacks: tuple = (),
 ) -> RolloutSpec:
-    """The specification, with the names of all metrics, found without computing anything.
-
-    Raises:
-        UsageError: callbacks that break their contract, or clash with each other or with the
-            environment.
-    """
+    """The specification without features, found without computing anything."""
     info = info_of_a_step(env, params)
-    spec = RolloutSpec(
-        env,
-        grouping,
-        policy_specs,
-        tuple(info.get("metrics", {})),
-        callbacks,
-        always_active=is_always_active(env, info),
-    )
     check_masks(env, grouping, params)
-    if not callbacks:
-        return spec
-
-    def custom_metrics(key):
-        state, action, raw = any_step(env, params, key)
-        num_agents = len(env.agents)
-        episodes = no_episodes(num_agents, spec.metrics, always_active=spec.always_active)
-        _, reached = _advance_episodes(spec, episodes, raw)
-        data = start_data(callbacks, env, state, params)
-        step = EpisodeStep.of(env, params, action, raw)
-        return call_back(callbacks, data, step, reached, raw.state)[1]
-
-    return spec._replace(custom_metrics=tuple(jax.eval_shape(custom_metrics, shape_of_a_key())))
+    metrics = tuple(info.get("metrics", {}))
+    return RolloutSpec(
+        env, grouping, policy_specs, metrics, always_active=is_always_active(env, info)
+    )
 
 
 def reset_envs(
@@ -164,27 +150,21 @@ def reset_envs(
 
     Args:
         env_index: i32[E], their global indices.
-        weights: of those who act, by group: a pool among them draws the first opponents.
+        weights: of those who act, by group, for the features that ask for them.
     """
     keys = jax.vmap(lambda index: jax.random.fold_in(key, index))(env_index)
     obs, state = reset_all(spec.env, keys, env_params)
     num_agents, num_envs = len(spec.grouping.agents), env_index.shape[0]
     episodes = no_episodes(num_agents, spec.metrics, num_envs, always_active=spec.always_active)
-    data = jax.vmap(lambda state: start_data(spec.callbacks, spec.env, state, env_params))(state)
     policy_states = tuple(
         policy_spec.initial_state(group.shape(len(env_index)))
         for policy_spec, group in zip(spec.policy_specs, spec.grouping.groups, strict=True)
     )
-    pool = pool_of(weights)
-    return EnvBatch(
-        state,
-        spec.grouping.gather(obs),
-        episodes,
-        data,
-        policy_states,
-        opponents=None if pool is None else pool.draw(keys),
-        present=all_present(num_envs, num_agents) if spec.tells_present else None,
-    )
+    envs = EnvBatch(state, spec.grouping.gather(obs), episodes, policy_states)
+    for feature in spec.features:
+        begun = feature.start(spec, envs, Begin(keys, weights, env_params))
+        envs = envs.replace(features={**envs.features, feature.name: begun})
+    return envs
 
 
 def draw_randomness(spec: RolloutSpec, env_keys: Key, num_steps: int) -> StepRandomness:
@@ -237,28 +217,14 @@ def step_envs(
     """
     noise, env_steps = (randomness.noise, randomness.env_steps) if explore else (None, None)
     outputs = choose_actions(spec, weights, envs, noise, env_params, env_steps)
-    outputs = _with_functions(spec, weights, envs, outputs, randomness.step_key)
-    actions = _to_env_actions(spec, outputs)
+    for g, _ in enumerate(outputs):
+        if player := spec.player(weights[g]):
+            outputs[g] = player.actions(
+                spec, weights[g], envs, (g, outputs[g]), randomness.step_key
+            )
+    actions = to_env_actions(spec, outputs)
     raw = step_all(spec.env, randomness.step_key, envs.state, actions, env_params)
     return outputs, raw
-
-
-def _with_functions(
-    spec: RolloutSpec,
-    weights: tuple,
-    envs: EnvBatch,
-    outputs: list[PolicyOutput],
-    step_keys: Key,
-) -> list[PolicyOutput]:
-    """The outputs with the actions of opponents that are functions."""
-    changed = list(outputs)
-    for g, policy_spec in enumerate(spec.policy_specs):
-        if isinstance(weights[g], Opponents):
-            output = outputs[g]
-            seen = envs.obs[g], policy_spec.action_mask(envs.obs[g], output.inputs), step_keys
-            action = weights[g].with_scripted(policy_spec, envs.opponents, output.action, seen)
-            changed[g] = output._replace(action=action)
-    return changed
 
 
 def choose_actions(
@@ -276,18 +242,26 @@ def choose_actions(
         env_steps: f32[], of training so far; None where policies do not explore.
     """
     inputs = policy_inputs(spec, envs.state, envs.policy_states, env_params)
-    if spec.has_critics:
-        inputs = critic_inputs(spec, inputs, envs.obs, envs.state, envs.present, env_params)
+    inputs = informed(spec, inputs, Seen(envs.obs, envs.state, envs.features, env_params))
     outputs = []
     for g, policy_spec in enumerate(spec.policy_specs):
         seen = envs.obs[g], envs.policy_states[g], inputs[g]
-        if isinstance(weights[g], Opponents):
-            applied = weights[g].apply(policy_spec, envs.opponents, *seen)
+        if player := spec.player(weights[g]):
+            applied = player.apply(policy_spec, weights[g], envs, seen)
         else:
             applied = each_policy(policy_spec.apply, in_axes=(0, 0, 0, 0))(weights[g], *seen)
         drawn = None if noise is None else noise[g]
         outputs.append(policy_spec.choose(applied, inputs[g], noise=drawn, env_steps=env_steps))
     return outputs
+
+
+def informed(
+    spec: RolloutSpec, inputs: tuple[PolicyInputs, ...], seen: Seen
+) -> tuple[PolicyInputs, ...]:
+    """`inputs` by group, with what features tell networks of the same states."""
+    for feature in spec.informing:
+        inputs = feature.inputs(spec, seen.features[feature.name], inputs, seen)
+    return inputs
 
 
 def policy_inputs(
@@ -330,70 +304,56 @@ def next_policy_states(
 
 
 def advance_envs(
-    spec: RolloutSpec,
-    envs: EnvBatch,
-    outputs: list[PolicyOutput],
-    raw: RawStep,
-    randomness: StepRandomness,
-    env_params: PyTree,
-) -> tuple[EnvBatch, EpisodeStats, dict[str, jax.Array]]:
-    """The environments after a step: ended ones are reset, statistics and callbacks' data advance.
+    spec: RolloutSpec, envs: EnvBatch, played: Played, env_params: PyTree
+) -> tuple[EnvBatch, After]:
+    """The environments after a step: ended ones are reset, statistics and features advance.
 
     Args:
-        outputs, raw: what `step_envs` gave for these environments.
+        played: what `step_envs` gave for these environments, and how ended ones are reset.
 
     Returns:
-        (envs, reached, hist_data): the environments to continue from; the EpisodeStats [E] as this
-        step left them, their metrics the environment's sums and what the callbacks'
-        `on_episode_end` says of them; {name: f32[E]} of `hist_data`.
+        (envs, known): the environments to continue from, and what is known of the step.
     """
-    obs, state = auto_reset(spec.env, randomness.reset_key, randomness.step, raw, env_params)
-    return follow(spec, envs, outputs, raw, (spec.grouping.gather(obs), state), env_params)
+    obs, state = auto_reset(spec.env, *played.reset, played.raw, env_params)
+    return follow(spec, envs, played, (spec.grouping.gather(obs), state), env_params)
 
 
 def follow(
     spec: RolloutSpec,
     envs: EnvBatch,
-    outputs: list[PolicyOutput],
-    raw: RawStep,
+    played: Played,
     after: tuple[tuple[PyTree, ...], PyTree],
     env_params: PyTree,
-) -> tuple[EnvBatch, EpisodeStats, dict[str, jax.Array]]:
+) -> tuple[EnvBatch, After]:
     """Advances the environments like `advance_envs`, where ended episodes are reset already.
 
     Args:
         after: (obs by group, state) to continue from.
     """
     obs, state = after
-    episodes, reached = jax.vmap(functools.partial(_advance_episodes, spec))(envs.episodes, raw)
-    data, hist_data = (), {}
-    if spec.callbacks:
-
-        def call(data, reached, action, raw, state):
-            step = EpisodeStep.of(spec.env, env_params, action, raw)
-            return call_back(spec.callbacks, data, step, reached, state)
-
-        actions = _to_env_actions(spec, outputs)
-        data, custom, hist_data = jax.vmap(call)(envs.callback_data, reached, actions, raw, state)
-        reached = reached.replace(metrics={**reached.metrics, **custom}).in_two_parts
-    envs = advance_policies(spec, envs, outputs, raw)
-    envs = envs.replace(state=state, obs=obs, episodes=episodes, callback_data=data)
-    return envs, reached, hist_data
+    advance = functools.partial(episodes_after, spec)
+    episodes, reached = jax.vmap(advance)(envs.episodes, played.raw)
+    known, features = After(state, reached, env_params, {}, {}), dict(envs.features)
+    for feature in spec.features:
+        if not feature.informs:
+            before = features[feature.name]
+            features[feature.name], known = feature.after_step(spec, before, played, known)
+    envs = advance_policies(spec, envs.replace(features=features), played)
+    return envs.replace(state=state, obs=obs, episodes=episodes), known
 
 
-def advance_policies(
-    spec: RolloutSpec, envs: EnvBatch, outputs: list[PolicyOutput], raw: RawStep
-) -> EnvBatch:
-    """Advances the policies after a step and its resets: their states, and who is present."""
-    policy_states = []
+def advance_policies(spec: RolloutSpec, envs: EnvBatch, played: Played) -> EnvBatch:
+    """Advances the policies after a step and its resets: their states, and what they are told."""
+    policy_states, outputs, raw = [], played.outputs, played.raw
     kept = next_policy_states(spec, envs.policy_states, outputs, raw)
     for g, policy_spec in enumerate(spec.policy_specs):
         ended = jnp.broadcast_to(raw.episode_done[None, :, None], outputs[g].value.shape)
         policy_states.append(policy_spec.reset_where(ended, kept[g]))
-    present = next_present(spec, envs.present, raw)
-    if spec.tells_present:
-        present = present | raw.episode_done[:, None]
-    return envs.replace(policy_states=tuple(policy_states), present=present)
+    features = dict(envs.features)
+    for feature in spec.informing:
+        before = features[feature.name]
+        features[feature.name], _ = feature.after_step(spec, before, played, None)
+    return envs.replace(policy_states=tuple(policy_states), features=features)
 
 
 def auto_reset(
@@ -456,7 +416,7 @@ def auto_reset(
     return cond_any(jnp.any(raw.episode_done), reset_ended, as_reached, *operands)
 
 
-def _to_env_actions(spec: RolloutSpec, outputs: list[PolicyOutput]) -> PyTree:
+def to_env_actions(spec: RolloutSpec, outputs: list[PolicyOutput]) -> PyTree:
     """The actions as the environment takes them, [E, ...]."""
     return spec.grouping.scatter(
         tuple(
@@ -466,7 +426,7 @@ def _to_env_actions(spec: RolloutSpec, outputs: list[PolicyOutput]) -> PyTree:
     )
 
 
-def _advance_episodes(
+def episodes_after(
     spec: RolloutSpec, episodes: EpisodeStats, raw: RawStep
 ) -> tuple[EpisodeStats, EpisodeStats]:
     """`advance` by a step of one environment."""

@@ -1,10 +1,10 @@
-"""Episode callbacks: the traced hooks' contract, how they are found, and how several chain."""
+"""Episode callbacks: the contract of traced hooks, how they are found, and their feature."""
 
 import functools
 import inspect
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
@@ -22,7 +22,10 @@ from jaxrl.core.fields import FLOAT32, is_array
 from jaxrl.core.tasks import without_task
 from jaxrl.core.trust import Kind, maker
 from jaxrl.core.types import AgentId, PolicyId, PyTree
-from jaxrl.rollout.episode_stats import EpisodeStats
+from jaxrl.rollout.env_step import EnvBatch, RolloutSpec, episodes_after, to_env_actions
+from jaxrl.rollout.episode_stats import EpisodeStats, no_episodes
+from jaxrl.rollout.feature import After, Begin, Feature, Played
+from jaxrl.rollout.first_step import any_step, shape_of_a_key
 
 TRACED_HOOKS = (
     "on_episode_start",
@@ -264,6 +267,60 @@ def postprocess(callbacks: tuple, policies: tuple[PolicyId, ...], trajectories: 
             )
         rewritten.append(trajectory)
     return jax.tree.map(lambda *leaves: jnp.stack(leaves, axis=1), *rewritten)
+
+
+@dataclass(frozen=True)
+class TracedCallbacks(Feature):
+    """Traced hooks are called. Its slice is the data of each callback, [E, ...]."""
+
+    callbacks: tuple[Any, ...]  # in the order in which they chain
+    metrics: tuple[str, ...]
+
+    name = "callbacks"
+
+    @classmethod
+    def of(cls, spec: RolloutSpec, config: Any, env_params: PyTree) -> Self | None:
+        """The feature of the configuration's callbacks.
+
+        Raises:
+            UsageError: callbacks that break their contract, or clash with each other or with the
+                environment.
+        """
+        callbacks, env = traced_callbacks(config.callbacks), spec.env
+        if not callbacks:
+            return None
+
+        def custom_metrics(key):
+            state, action, raw = any_step(env, env_params, key)
+            num_agents = len(env.agents)
+            episodes = no_episodes(num_agents, spec.metrics, always_active=spec.always_active)
+            _, reached = episodes_after(spec, episodes, raw)
+            data = start_data(callbacks, env, state, env_params)
+            step = EpisodeStep.of(env, env_params, action, raw)
+            return call_back(callbacks, data, step, reached, raw.state)[1]
+
+        return cls(callbacks, tuple(jax.eval_shape(custom_metrics, shape_of_a_key())))
+
+    def start(self, spec: RolloutSpec, envs: EnvBatch, begin: Begin) -> PyTree:
+        start = lambda state: start_data(self.callbacks, spec.env, state, begin.env_params)
+        return jax.vmap(start)(envs.state)
+
+    def after_step(
+        self, spec: RolloutSpec, data: PyTree, played: Played, after: After
+    ) -> tuple[PyTree, After]:
+        def call(data, reached, action, raw, state):
+            step = EpisodeStep.of(spec.env, after.env_params, action, raw)
+            return call_back(self.callbacks, data, step, reached, state)
+
+        actions = to_env_actions(spec, played.outputs)
+        reached, raw = after.reached, played.raw
+        data, custom, hist_data = jax.vmap(call)(data, reached, actions, raw, after.state)
+        reached = reached.replace(metrics={**reached.metrics, **custom}).in_two_parts
+        hist_data = {**after.hist_data, **hist_data}
+        return data, after._replace(reached=reached, hist_data=hist_data)
+
+    def learned(self, policies: tuple[PolicyId, ...], trajectory: PyTree) -> PyTree:
+        return postprocess(self.callbacks, policies, trajectory)
 
 
 def _after_step(step: EpisodeStep, callback: Any, data: PyTree) -> PyTree:

@@ -1,17 +1,22 @@
 """A first step of an environment, traced for what it returns; nothing is computed."""
 
 import jax
+import numpy as np
 
 from jaxrl.core.env import (
     MultiAgentEnvironment,
     RawStep,
     agents_may_wait,
     is_stacked,
+    raw_action_mask,
     raw_reset,
     raw_step,
     stack_agents,
 )
+from jaxrl.core.errors import UsageError
+from jaxrl.core.program_spaces import mask_length
 from jaxrl.core.types import Key, PyTree
+from jaxrl.rollout.policy_map import Grouping
 
 
 def info_of_a_step(env: MultiAgentEnvironment, params: PyTree) -> dict:
@@ -41,3 +46,20 @@ def any_step(
 
 def shape_of_a_key() -> jax.ShapeDtypeStruct:
     return jax.eval_shape(lambda: jax.random.key(0))
+
+
+def check_masks(env: MultiAgentEnvironment, grouping: Grouping, params: PyTree) -> None:
+    """Refuses an `action_mask` that does not fit the actions, naming both shapes."""
+    if not hasattr(env, "action_mask"):
+        return
+    shapes = jax.eval_shape(
+        lambda: raw_action_mask(env, raw_reset(env, jax.random.key(0), params)[1], params)
+    )
+    masks = grouping.gather(jax.tree.map(lambda shape: np.zeros((1, *shape.shape), bool), shapes))
+    for group, mask in zip(grouping.groups, masks, strict=True):
+        space, given = group.action_space, list(mask.shape[3:])
+        what = f"action_mask of {env.name}, {given} for agent {group.agents[0][0]!r}"
+        if not mask_length(space):
+            raise UsageError(f"{what}: a mask needs discrete actions, not {space}")
+        if given != [mask_length(space)]:
+            raise UsageError(f"{what}: {space} needs {[mask_length(space)]}")

@@ -7,12 +7,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl.core.types import PyTree, is_key
-from jaxrl.rollout.env_step import EnvBatch
-from jaxrl.rollout.host_rollout import ENV_AXES, Seconds
+from jaxrl.rollout.env_step import EnvBatch, RolloutSpec
+from jaxrl.rollout.host_rollout import Seconds, joined_envs
 from jaxrl.rollout.rollout import Rollout
 
 # The axis of the copies in each field of a `Rollout` that has one.
-ROLLOUT_AXES = (("trajectories", 2), ("reached", 1), ("episode_done", 1), ("hist_data", 1))
+ROLLOUT_AXES = (
+    *(("trajectories", 2), ("reached", 1), ("episode_done", 1), ("hist_data", 1), ("shown", 1)),
+)
 
 
 class Fragment(NamedTuple):
@@ -23,13 +25,13 @@ class Fragment(NamedTuple):
     seconds: Seconds
 
 
-def joined(fragments: list[Fragment]) -> Fragment:
+def joined(spec: RolloutSpec, fragments: list[Fragment]) -> Fragment:
     """The rollout of all copies, in the order of the fragments.
 
     The seconds are those of the fragment that took longest: the others were played meanwhile.
     """
     envs, rollouts, seconds = zip(*fragments, strict=True)
-    batch = EnvBatch(**_joined_fields(envs, ENV_AXES))
+    batch = joined_envs(spec, envs, _joined)
     numbers = np.arange(len(batch.state.copy), dtype=np.int32)  # each fragment counts from 0
     batch = batch.replace(state=batch.state.replace(copy=numbers))
     rollout = Rollout(
@@ -42,13 +44,12 @@ def joined(fragments: list[Fragment]) -> Fragment:
 
 def _joined_fields(parts: tuple[Any, ...], axes: tuple[tuple[str, int], ...]) -> dict[str, PyTree]:
     """Each field of `parts`, as one along its axis of the copies."""
-    return {
-        name: jax.tree.map(
-            lambda *leaves, axis=axis: _concatenated(leaves, axis),
-            *(getattr(part, name) for part in parts),
-        )
-        for name, axis in axes
-    }
+    return {name: _joined([getattr(part, name) for part in parts], axis) for name, axis in axes}
+
+
+def _joined(parts: list[PyTree], axis: int) -> PyTree:
+    """The arrays of all parts as one along an axis."""
+    return jax.tree.map(lambda *leaves: _concatenated(leaves, axis), *parts)
 
 
 def _concatenated(leaves: tuple[Any, ...], axis: int) -> Any:

@@ -27,6 +27,7 @@ from jaxrl.rollout.env_step import (
     draw_randomness,
     follow,
 )
+from jaxrl.rollout.feature import Played
 from jaxrl.rollout.host_steps import (
     Reached,
     act,
@@ -38,6 +39,7 @@ from jaxrl.rollout.host_steps import (
 from jaxrl.rollout.rollout import (
     Carries,
     before_reset,
+    ends_of,
     packed,
     turns_of,
     values_at_the_clock,
@@ -52,7 +54,7 @@ class Row(NamedTuple):
     """The record of a step, or with a leading axis [T] of all."""
 
     turns: tuple[Packed, ...]  # by group, [N, E, M, ...]
-    ends: Packed  # (reached, episode_done, hist_data) [E]
+    ends: Packed  # [E]  as of `ends_of`
     lost: jax.Array  # bool[E]
 
 
@@ -269,7 +271,7 @@ def _begin(
     zeros = lambda leaf: jnp.zeros((num_steps, *leaf.shape), leaf.dtype)
     playing = playing.replace(rows=jax.tree.map(zeros, row))
     layouts = _Layouts(ByteLayout.of(told), ByteLayout.of(answer))
-    return _Begun(playing, _policies_of(envs), layouts.answer.pack(answer), noise, layouts)
+    return _Begun(playing, _policies_of(spec, envs), layouts.answer.pack(answer), noise, layouts)
 
 
 @functools.lru_cache(maxsize=64)
@@ -299,15 +301,17 @@ def _choose(
     reached, now = layouts.told.unpack(told)
     raw = with_new_episodes(raw_step_of(spec, reached), reached)
     envs = jax.tree.unflatten(structures.policies, policies)
-    envs = advance_policies(spec, envs, layouts.answer.unpack(answer).outputs, raw)
+    weights = jax.tree.unflatten(structures.weights, weights).unpack()
+    played = Played(weights, layouts.answer.unpack(answer).outputs, raw)
+    envs = advance_policies(spec, envs, played)
     envs = envs.replace(obs=reached.obs, state=reached.state)
-    packed = jax.tree.unflatten(structures.weights, weights)
-    chosen = act(spec, packed.unpack(), envs, now, env_params)
-    return jax.tree.leaves(_policies_of(envs)), layouts.answer.pack(_Answer(*chosen))
+    chosen = act(spec, weights, envs, now, env_params)
+    return jax.tree.leaves(_policies_of(spec, envs)), layouts.answer.pack(_Answer(*chosen))
 
 
-def _policies_of(envs: EnvBatch) -> EnvBatch:
-    return EnvBatch(None, (), None, policy_states=envs.policy_states, present=envs.present)
+def _policies_of(spec: RolloutSpec, envs: EnvBatch) -> EnvBatch:
+    told = {feature.name: envs.features[feature.name] for feature in spec.informing}
+    return EnvBatch(None, (), None, envs.policy_states, told)
 
 
 @functools.partial(jax.jit, static_argnums=0, donate_argnums=2)
@@ -345,9 +349,10 @@ def _row_of(
     final_values = values_at_the_clock(spec, weights, raw.truncated, last, env_params)
     turns = turns_of(spec, envs, outputs, raw, final_values, last.obs)
     going_on, ended = (reached.obs, reached.state), with_new_episodes(raw, reached)
-    after, stats, hist_data = follow(spec, envs, outputs, ended, going_on, env_params)
+    played = Played(weights, outputs, ended)
+    after, known = follow(spec, envs, played, going_on, env_params)
     carries = playing.carries.record(envs.policy_states, turns, playing.step)
-    return after, Row(*packed(turns, (stats, raw.episode_done, hist_data)), reached.lost), carries
+    return after, Row(*packed(turns, ends_of(raw, known)), reached.lost), carries
 
 
 def _nothing(spec: RolloutSpec, envs: EnvBatch) -> Reached:

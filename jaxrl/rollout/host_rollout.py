@@ -7,6 +7,7 @@ or two that take turns (`jaxrl.rollout.host_part`); what all have played becomes
 import functools
 import threading
 import time
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
@@ -16,16 +17,10 @@ import numpy as np
 
 from jaxrl.core.types import Key, PyTree
 from jaxrl.models.policy_spec import PolicyWeights
-from jaxrl.rollout.env_step import EnvBatch, RolloutSpec
+from jaxrl.rollout.env_step import EnvBatch, RolloutSpec, env_axes
 from jaxrl.rollout.host_part import Game, Part, Playing
 from jaxrl.rollout.host_steps import first_envs
 from jaxrl.rollout.rollout import Rollout, Turn, rollout_of
-
-# The axis of the copies in each field of an `EnvBatch`.
-ENV_AXES = (
-    *(("state", 0), ("obs", 1), ("episodes", 0), ("callback_data", 0)),
-    *(("policy_states", 1), ("returns", 1), ("unfinished", 1), ("present", 0)),
-)
 
 
 class Seconds(NamedTuple):
@@ -98,7 +93,7 @@ class HostRollouts:
         env_steps = np.float32(env_steps) + passed if self.spec.explores else None
         parts = []
         for i, rows in enumerate(self.vector.parts):
-            envs = _part_of(self._envs, (rows.start, rows.stop))
+            envs = _part_of(self.spec, self._envs, (rows.start, rows.stop))
             randomness = env_keys[rows], env_steps
             parts.append(Part(game, envs, randomness, self.num_steps, self._recorder))
             self.vector.send(i, parts[i].actions)
@@ -137,11 +132,11 @@ def _finish(
     )
     gone = rows_of_lost_episodes(lost, ends[1])
     turns = [_without(turn, gone[:, None, :, None]) for turn in turns]
-    envs = _joined_envs([part.envs for part in played])
-    unfinished = tuple(
-        action.replace(there=action.there & ~gone[0][None, :, None]) for action in envs.unfinished
-    )
-    envs = envs.replace(unfinished=unfinished)
+    envs = joined_envs(spec, [part.envs for part in played], _joined)
+    features = dict(envs.features)
+    for feature in spec.features:
+        features[feature.name] = feature.without(features[feature.name], gone[0])
+    envs = envs.replace(features=features)
     envs, rollout = rollout_of(spec, weights, envs, (turns, ends, carries), env_params)
     return envs, rollout.replace(num_env_steps=jnp.sum(~gone))
 
@@ -176,17 +171,18 @@ def _joined(parts: list[PyTree], axis: int) -> PyTree:
     return jax.tree.map(lambda *leaves: jnp.concatenate(leaves, axis), *parts)
 
 
-def _joined_envs(parts: list[EnvBatch]) -> EnvBatch:
-    fields = {
-        name: _joined([getattr(part, name) for part in parts], axis) for name, axis in ENV_AXES
-    }
-    return EnvBatch(**fields)
+def joined_envs(
+    spec: RolloutSpec, parts: Sequence[EnvBatch], join: Callable[[list, int], PyTree]
+) -> EnvBatch:
+    """The copies of all parts, in their order; `join` takes parts and the axis of the copies."""
+    return jax.tree.map(lambda axis, *parts: join(list(parts), axis), env_axes(spec), *parts)
 
 
-@functools.partial(jax.jit, static_argnums=1)
-def _part_of(envs: EnvBatch, bounds: tuple[int, int]) -> EnvBatch:
+@functools.partial(jax.jit, static_argnums=(0, 2))
+def _part_of(spec: RolloutSpec, envs: EnvBatch, bounds: tuple[int, int]) -> EnvBatch:
     """The copies of a part."""
-    cut = lambda tree, axis: jax.tree.map(
-        lambda leaf: jax.lax.slice_in_dim(leaf, *bounds, axis=axis), tree
-    )
-    return EnvBatch(**{name: cut(getattr(envs, name), axis) for name, axis in ENV_AXES})
+
+    def cut(axis, part):
+        return jax.tree.map(lambda leaf: jax.lax.slice_in_dim(leaf, *bounds, axis=axis), part)
+
+    return jax.tree.map(cut, env_axes(spec), envs)

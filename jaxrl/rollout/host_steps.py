@@ -18,7 +18,6 @@ from jaxrl.rollout.env_step import (
     reset_envs,
 )
 from jaxrl.rollout.policy_map import Grouping
-from jaxrl.rollout.turns import nothing_open
 
 
 class Reached(NamedTuple):
@@ -135,9 +134,8 @@ def _fresh_envs(
     env_params: PyTree,
 ) -> EnvBatch:
     """Copies at the start of their episodes."""
-    envs = reset_envs(spec, jax.random.key(0), state.copy, env_params)
-    envs = envs.replace(obs=obs, state=state)
-    return envs.replace(unfinished=nothing_open(spec, weights, envs, env_params))
+    envs = reset_envs(spec, jax.random.key(0), state.copy, env_params, weights)
+    return envs.replace(obs=obs, state=state)
 
 
 def act(

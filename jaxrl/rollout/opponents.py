@@ -6,8 +6,9 @@ of all members in all environments and picks those of the member that an environ
 wide product is faster than a product of other weights for each environment.
 """
 
+import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +16,8 @@ from flax import struct
 
 from jaxrl.core.fast_prng import to_fast_key, to_standard_key
 from jaxrl.core.types import Key, PyTree
-from jaxrl.models.policy_spec import PolicyInputs, PolicySpec, PolicyState, PolicyWeights
+from jaxrl.models.policy_spec import PolicyOutput, PolicySpec, PolicyWeights
+from jaxrl.rollout.feature import After, Begin, Feature, Played
 from jaxrl.rollout.policy_map import each_policy
 
 DRAW = 0x6F70706F  # folded into a reset's key, of which the environment's own draws come
@@ -40,50 +42,6 @@ class Opponents(struct.PyTreeNode):
 
         return jax.vmap(draw)(reset_keys).astype(jnp.int32)
 
-    def apply(
-        self,
-        policy_spec: PolicySpec,
-        members: jax.Array,
-        obs: PyTree,
-        policy_state: PolicyState,
-        inputs: PolicyInputs,
-    ) -> tuple[PyTree, jax.Array, PyTree]:
-        """`PolicySpec.apply` of each environment's member, i32[E], on rows [1, E, M, ...]."""
-        rows = jax.tree.map(lambda leaf: leaf[0], (obs, policy_state, inputs))
-        apply = each_policy(policy_spec.apply, in_axes=(0, None, None, None))
-        outputs = apply(self.weights, *rows)
-        number = jax.tree.leaves(outputs)[0].shape[0]
-        if number == 1:  # the very program of a policy without a pool
-            return outputs
-        members, envs = jnp.minimum(members, number - 1), jnp.arange(len(members))
-        return jax.tree.map(lambda leaf: leaf[members, envs][None], outputs)
-
-    def with_scripted(
-        self,
-        policy_spec: PolicySpec,
-        members: jax.Array,
-        action: PyTree,
-        seen: tuple[PyTree, PyTree, Key],
-    ) -> PyTree:
-        """The actions [1, E, M, ...], by functions where a member is one.
-
-        Args:
-            seen: (obs, action_mask, step_key): [1, E, M, ...] twice, the second None without
-                masks; and [E].
-        """
-        obs, mask, step_keys = jax.tree.map(lambda leaf: leaf[0], seen[:2]) + seen[2:]
-        first = len(self.chances) - len(self.scripted)
-        for number, act in enumerate(self.scripted, start=first):
-
-            def decide(*seen, act=act):
-                return policy_spec.from_env_action(jax.tree.map(jnp.asarray, act(*seen)), jnp)
-
-            keys = _keys_of_agents(step_keys, action.shape[2])
-            chosen = jax.vmap(jax.vmap(decide))(obs, keys, mask)[None]
-            plays = (members == number).reshape(1, -1, *[1] * (chosen.ndim - 2))
-            action = jnp.where(plays, chosen.astype(action.dtype), action)
-        return action
-
 
 def _keys_of_agents(step_keys: Key, num_agents: int) -> Key:
     """[E] -> [E, M]."""
@@ -95,27 +53,73 @@ def _keys_of_agents(step_keys: Key, num_agents: int) -> Key:
     return jax.vmap(keys)(step_keys)
 
 
-def pool_of(weights: tuple[PyTree, ...]) -> Opponents | None:
-    """The pool among the weights of those who act, by group, if there is one."""
-    return next((part for part in weights if isinstance(part, Opponents)), None)
+@dataclasses.dataclass(frozen=True)
+class SelfPlay(Feature):
+    """Members of a pool act for a policy wherever `Opponents` are its weights.
 
-
-def redrawn(
-    weights: tuple[PyTree, ...],
-    members: jax.Array | None,
-    episode_done: jax.Array,
-    reset_keys: Key,
-    step: jax.Array,
-) -> jax.Array | None:
-    """Every environment's member after a step: another draw where its episode ended.
-
-    Args:
-        members: i32[E], None where there is no pool.
-        episode_done: bool[E].
-        reset_keys, step: as of `auto_reset`.
+    Its slice is i32[E], the member that plays in each episode, and is shown of every step; None
+    where no pool plays.
     """
-    pool = pool_of(weights)
-    if pool is None:
-        return members
-    fold = lambda key: jax.random.fold_in(to_fast_key(key), step)
-    return jnp.where(episode_done, pool.draw(jax.vmap(fold)(reset_keys)), members)
+
+    name = "opponents"
+
+    @classmethod
+    def of(cls, spec: Any, config: Any, env_params: PyTree) -> Self | None:
+        return None if config.opponents is None else cls()
+
+    def plays(self, weights: PyTree) -> bool:
+        return isinstance(weights, Opponents)
+
+    def start(self, spec: Any, envs: Any, begin: Begin) -> jax.Array | None:
+        pool = self._pool(begin.weights)
+        return None if pool is None else pool.draw(begin.keys)
+
+    def apply(
+        self, policy_spec: PolicySpec, weights: Opponents, envs: Any, seen: tuple
+    ) -> tuple[PyTree, jax.Array, PyTree]:
+        rows = jax.tree.map(lambda leaf: leaf[0], seen)
+        apply = each_policy(policy_spec.apply, in_axes=(0, None, None, None))
+        outputs = apply(weights.weights, *rows)
+        number = jax.tree.leaves(outputs)[0].shape[0]
+        if number == 1:  # the very program of a policy without a pool
+            return outputs
+        members = envs.features[self.name]
+        members, index = jnp.minimum(members, number - 1), jnp.arange(len(members))
+        return jax.tree.map(lambda leaf: leaf[members, index][None], outputs)
+
+    def actions(
+        self, spec: Any, weights: Opponents, envs: Any, chosen: tuple[int, PolicyOutput], keys: Key
+    ) -> PolicyOutput:
+        """By functions where a member is one."""
+        g, output = chosen
+        policy_spec, action = spec.policy_specs[g], output.action
+        mask = policy_spec.action_mask(envs.obs[g], output.inputs)
+        obs, mask = jax.tree.map(lambda leaf: leaf[0], (envs.obs[g], mask))
+        first = len(weights.chances) - len(weights.scripted)
+        for number, act in enumerate(weights.scripted, start=first):
+
+            def decide(*seen, act=act):
+                return policy_spec.from_env_action(jax.tree.map(jnp.asarray, act(*seen)), jnp)
+
+            keys_of_agents = _keys_of_agents(keys, action.shape[2])
+            by_function = jax.vmap(jax.vmap(decide))(obs, keys_of_agents, mask)[None]
+            plays = envs.features[self.name] == number
+            plays = plays.reshape(1, -1, *[1] * (by_function.ndim - 2))
+            action = jnp.where(plays, by_function.astype(action.dtype), action)
+        return output._replace(action=action)
+
+    def after_step(
+        self, spec: Any, members: jax.Array | None, played: Played, after: After
+    ) -> tuple[jax.Array | None, After]:
+        """Another draw where an episode ended."""
+        pool = self._pool(played.weights)
+        if pool is None:
+            return members, after
+        keys, step = played.reset
+        fold = lambda key: jax.random.fold_in(to_fast_key(key), step)
+        drawn = pool.draw(jax.vmap(fold)(keys))
+        after = after._replace(shown={**after.shown, self.name: members})
+        return jnp.where(played.raw.episode_done, drawn, members), after
+
+    def _pool(self, weights: tuple[PyTree, ...]) -> Opponents | None:
+        return next(filter(self.plays, weights), None)

@@ -57,10 +57,8 @@ class RecordedAlone(NamedTuple):
         turns: list[Any],
         reached: tuple[PyTree, ...],
         all_terminated: jax.Array,
-    ) -> "RecordedAlone | None":
-        """The recorded environments' part of a step; None if none are recorded."""
-        if not spec.num_recorded:
-            return None
+    ) -> "RecordedAlone":
+        """The recorded environments' part of a step."""
         env_actions = []
         for policy_spec, turn in zip(spec.policy_specs, turns, strict=True):
             env_actions.append(policy_spec.recorded(turn.action)[1])

@@ -8,28 +8,27 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from jaxrl.core.env import RawStep, acting_agents
+from jaxrl.core.env import RawStep
 from jaxrl.core.types import PyTree
 from jaxrl.models.model import carried
 from jaxrl.models.policy_spec import PolicyInputs, PolicyOutput, PolicyState, PolicyWeights
 from jaxrl.ops.control_flow import cond_any
 from jaxrl.ops.distributions import Distribution
 from jaxrl.ops.packing import Packed, pack
-from jaxrl.rollout.critic_inputs import critic_inputs, next_present
 from jaxrl.rollout.env_step import (
     EnvBatch,
     RolloutSpec,
     StepRandomness,
     advance_envs,
+    informed,
     next_policy_states,
     policy_inputs,
     step_envs,
 )
 from jaxrl.rollout.episode_stats import EpisodeStats
-from jaxrl.rollout.opponents import Opponents, redrawn
+from jaxrl.rollout.feature import After, Played, Seen
 from jaxrl.rollout.policy_map import Grouping, each_policy
 from jaxrl.rollout.recorded_steps import RecordedAlone, RecordedSteps, recorded_steps
-from jaxrl.rollout.turns import Outcome, Row, Steps, Unfinished, brought_over, left_open, outcomes
 
 
 class Trajectory(struct.PyTreeNode):
@@ -71,11 +70,12 @@ class Rollout(struct.PyTreeNode):
     reached: EpisodeStats  # [T, E]  as each step left them
     episode_done: jax.Array  # bool[T, E]  whether that step ended them
     agent_steps: jax.Array  # i32[M_all]  rows in which each agent acted
-    # {name: f32[T, E]}  of the callbacks
+    # {name: f32[T, E]}  of which results have histograms
     hist_data: dict[str, jax.Array] = struct.field(default_factory=dict)
+    # by feature, [T, E, ...]  what it shows of each step
+    shown: dict[str, PyTree] = struct.field(default_factory=dict)
     # [T, ...]  of the first environments, as they were played; None if none is recorded
     recorded: RecordedSteps | None = None
-    opponents: jax.Array | None = None  # i32[T, E]  the pool's member that played, if there is one
     num_env_steps: jax.Array | None = None  # i32[]  of episodes that were not dropped; None: all
 
     def as_stale(self) -> "Rollout":
@@ -102,16 +102,18 @@ def play(
         envs, carries = state
         after, turns, ends, raw = _step(spec, weights, envs, randomness, env_params)
         carries = carries.record(envs.policy_states, turns, randomness.step)
-        reached = spec.grouping.gather(raw.obs) if spec.num_recorded else None
-        alone = RecordedAlone.of(spec, turns, reached, raw.all_terminated)
+        alone = None
+        if spec.num_recorded:
+            reached = spec.grouping.gather(raw.obs)
+            alone = RecordedAlone.of(spec, turns, reached, raw.all_terminated)
         return (after, carries), (*packed(turns, ends), alone)
 
     start = envs, Carries.zeros(spec, envs, len(randomness.step))
     (envs, carries), (turns, ends, alone) = jax.lax.scan(step, start, randomness)
-    turns, (*ends, opponents) = [turn.unpack() for turn in turns], ends.unpack()
+    turns, ends = [turn.unpack() for turn in turns], ends.unpack()
     recorded = recorded_steps(spec, turns, ends[1], alone) if spec.num_recorded else None
     envs, rollout = rollout_of(spec, weights, envs, (turns, ends, carries), env_params)
-    return envs, rollout.replace(recorded=recorded, opponents=opponents)
+    return envs, rollout.replace(recorded=recorded)
 
 
 def packed(turns: list["Turn"], ends: tuple) -> tuple[tuple[Packed, ...], Packed]:
@@ -130,18 +132,17 @@ def rollout_of(
 
     Args:
         envs: after the last step.
-        steps: (turns [T, ...] by group, (reached, episode_done, hist_data) [T, ...], carries).
+        steps: (turns [T, ...] by group, `ends_of` [T, ...], carries).
     """
-    turns, (reached, episode_done, hist_data), carries = steps
+    turns, ends, carries = steps
     inputs = _more_inputs(spec, envs, env_params)
     bootstrap = _values(spec, weights, envs.obs, envs.policy_states, *inputs)
-    if spec.waits:
-        acting = jax.vmap(lambda state: acting_agents(spec.env, state, env_params))(envs.state)
-        envs, trajectories = _trajectories_of_turns(spec, envs, turns, bootstrap, carries, acting)
+    if maker := spec.row_maker:
+        envs, trajectories = maker.rows(spec, envs, (turns, bootstrap, carries), env_params)
     else:
         trajectories = tuple(map(_trajectory, turns, bootstrap, carries.parts))
     agent_steps = agent_steps_of(spec.grouping, turns)
-    return envs, Rollout(trajectories, reached, episode_done, agent_steps, hist_data)
+    return envs, Rollout(trajectories, *ends[:2], agent_steps, *ends[2:])
 
 
 class Turn(NamedTuple):
@@ -165,7 +166,8 @@ class Carries(struct.PyTreeNode):
     """The carries that learning starts from, by group; empty for models without memory."""
 
     parts: list[PyTree]  # [C, N, E, M, ...]  into each of the parts of `PolicySpec.sequences`
-    last_action: list[PyTree]  # [N, E, M, ...]  into each agent's last action; [] without waits
+    # [N, E, M, ...]  into each agent's last action; [] where steps are rows
+    last_action: list[PyTree]
     lengths: tuple[int, ...] = struct.field(pytree_node=False)  # of a part, in steps
 
     @classmethod
@@ -177,7 +179,10 @@ class Carries(struct.PyTreeNode):
             zeros = lambda leaf, number=number: jnp.zeros((number, *leaf.shape), leaf.dtype)
             parts.append(jax.tree.map(zeros, policy_state.carry))
             lengths.append(length)
-        return cls(parts, [unfinished.carry for unfinished in envs.unfinished], tuple(lengths))
+        maker, last_action = spec.row_maker, []
+        if maker is not None:
+            last_action = maker.carries(envs.features[maker.name])
+        return cls(parts, last_action, tuple(lengths))
 
     def record(
         self, policy_states: tuple[PolicyState, ...], turns: list[Turn], step: jax.Array
@@ -212,16 +217,20 @@ def _step(
     randomness: StepRandomness,
     env_params: PyTree,
 ):
-    """(envs, turns by group, ends, raw) of a step of all of them; ends as `play` unpacks them."""
+    """(envs, turns by group, ends, raw) of a step of all of them; ends as of `ends_of`."""
     gather = spec.grouping.gather
     outputs, raw = step_envs(spec, weights, envs, randomness, env_params)
     last = before_reset(spec, envs, outputs, raw, gather(raw.obs))
     final_values = values_at_the_clock(spec, weights, raw.truncated, last, env_params)
-    after, reached, hist_data = advance_envs(spec, envs, outputs, raw, randomness, env_params)
-    draw = randomness.reset_key, randomness.step
-    after = after.replace(opponents=redrawn(weights, envs.opponents, raw.episode_done, *draw))
+    played = Played(weights, outputs, raw, randomness.reset)
+    after, known = advance_envs(spec, envs, played, env_params)
     turns = turns_of(spec, envs, outputs, raw, final_values, last.obs)
-    return after, turns, (reached, raw.episode_done, hist_data, envs.opponents), raw
+    return after, turns, ends_of(raw, known), raw
+
+
+def ends_of(raw: RawStep, known: After) -> tuple:
+    """What a rollout keeps of a step beside its turns, in the order of `Rollout`."""
+    return known.reached, raw.episode_done, known.hist_data, known.shown
 
 
 def before_reset(
@@ -237,8 +246,10 @@ def before_reset(
         obs: by group, before any reset.
     """
     kept = next_policy_states(spec, envs.policy_states, outputs, raw)
-    present = next_present(spec, envs.present, raw)
-    return envs.replace(state=raw.state, obs=obs, policy_states=kept, present=present)
+    features = dict(envs.features)
+    for feature in spec.informing:
+        features[feature.name] = feature.reached(spec, features[feature.name], raw)
+    return envs.replace(state=raw.state, obs=obs, policy_states=kept, features=features)
 
 
 def values_at_the_clock(
@@ -323,65 +334,6 @@ def _trajectory(turn: Turn, bootstrap: jax.Array, carry: PyTree) -> Trajectory:
     )
 
 
-def _trajectories_of_turns(
-    spec: RolloutSpec,
-    envs: EnvBatch,
-    turns: list[Turn],
-    bootstrap: tuple[jax.Array, ...],
-    carries: Carries,
-    acting: PyTree,
-) -> tuple[EnvBatch, tuple[Trajectory, ...]]:
-    """The trajectories of agents that may wait, and the environments with open actions.
-
-    Args:
-        acting: bool, who acts next, in the environment's own form.
-    """
-    trajectories, unfinished = [], []
-    acting_by_group = spec.grouping.gather(acting)
-    for g, turn in enumerate(turns):
-        row, steps, acted, carry = _with_open_actions(envs.unfinished[g], turn, carries.parts[g])
-        outcome = outcomes(steps, row.value, acted, bootstrap[g], acting_by_group[g])
-        trajectories.append(_trajectory_of_actions(turn, row, outcome, acted, carry))
-        unfinished.append(left_open(row, outcome, acted, carries.last_action[g]))
-    return envs.replace(unfinished=tuple(unfinished)), tuple(trajectories)
-
-
-def _with_open_actions(
-    unfinished: Unfinished, turn: Turn, carry: PyTree
-) -> tuple[Row, Steps, jax.Array, PyTree]:
-    """(rows, steps, acted, carry) with the last rollout's open actions in the first step."""
-    steps = Steps(turn.reward, turn.terminated, turn.truncated, turn.active, turn.final_value)
-    row = Row(turn.obs, turn.action, turn.distribution, turn.value, turn.inputs)
-    row, steps, acted = brought_over(unfinished, row, steps)
-    was_open = acted[0] & ~turn.active[0]
-    first = jax.tree.map(lambda leaf: leaf[0], carry)
-    first = carried(was_open, unfinished.carry, first)
-    carry = jax.tree.map(lambda parts, first: parts.at[0].set(first), carry, first)
-    return row, steps, acted, carry
-
-
-def _trajectory_of_actions(
-    turn: Turn, row: Row, outcome: Outcome, acted: jax.Array, carry: PyTree
-) -> Trajectory:
-    """The trajectory of one group, whose rows are the agents' own actions with a known outcome."""
-    is_known = acted & outcome.known
-    return Trajectory(
-        obs=row.obs,
-        action=row.action,
-        distribution=row.distribution,
-        value=row.value,
-        next_value=outcome.next_value,
-        reward=jnp.where(is_known, outcome.reward, 0.0),
-        terminated=is_known & outcome.terminated,
-        done=turn.terminated | turn.truncated | (is_known & outcome.done),
-        active=is_known,
-        inputs=row.inputs,
-        waited=~is_known,
-        carry=carry,
-        next_obs=turn.next_obs,
-    )
-
-
 def _values(
     spec: RolloutSpec,
     weights: tuple,
@@ -393,13 +345,13 @@ def _values(
     """V by group, f32[N, E, M].
 
     Args:
-        seen: (state, present, env_params) where there are centralised critics.
+        seen: the last fields of a `Seen` where features inform.
     """
     if seen is not None:
-        inputs = critic_inputs(spec, inputs, obs, *seen)
+        inputs = informed(spec, inputs, Seen(obs, *seen))
     values = []
     for g, policy_spec in enumerate(spec.policy_specs):
-        if isinstance(weights[g], Opponents):  # which does not learn, so nobody reads them
+        if spec.player(weights[g]):  # which does not learn, so nobody reads them
             num_envs = len(jax.tree.leaves(obs[g])[0][0])
             values.append(jnp.zeros(spec.grouping.groups[g].shape(num_envs)))
             continue
@@ -412,7 +364,8 @@ def _values(
 def _more_inputs(spec: RolloutSpec, envs: EnvBatch, env_params: PyTree) -> tuple:
     """The last two arguments of `_values`."""
     inputs = policy_inputs(spec, envs.state, envs.policy_states, env_params, masks=False)
-    return inputs, (envs.state, envs.present, env_params) if spec.has_critics else None
+    told = {feature.name: envs.features[feature.name] for feature in spec.informing}
+    return inputs, (envs.state, told, env_params) if told else None
 
 
 def agent_steps_of(grouping: Grouping, turns: Sequence[Turn | Trajectory]) -> jax.Array:

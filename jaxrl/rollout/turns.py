@@ -13,18 +13,19 @@ rollout, into the first step, in which its agent waits and has no row of its own
 and none is counted twice.
 """
 
-from typing import Any, NamedTuple
+import dataclasses
+from typing import Any, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
 from flax import struct
 
+from jaxrl.core.env import acting_agents
 from jaxrl.core.types import PyTree
 from jaxrl.models.model import carried
-from jaxrl.ops.collectives import over_axis
 from jaxrl.rollout.env_step import EnvBatch, RolloutSpec, draw_randomness, step_envs
-
-UNDECLARED_WAITS = "num_undeclared_waits"  # a metric of a policy, see `undeclared_waits`
+from jaxrl.rollout.feature import Begin, Feature
+from jaxrl.rollout.rollout import Trajectory, Turn
 
 
 class Row(struct.PyTreeNode):
@@ -131,57 +132,106 @@ def left_open(row: Row, outcome: Outcome, acted: jax.Array, carry: PyTree) -> Un
     return Unfinished(jnp.any(is_open, axis=0), row, reward, carry)
 
 
-def nothing_open(
-    spec: RolloutSpec, weights: tuple, envs: EnvBatch, env_params: PyTree
-) -> tuple[Unfinished, ...]:
-    """At the start of training, by group; none where agents never wait."""
-    if not spec.waits:
-        return ()
+@dataclasses.dataclass(frozen=True)
+class Waits(Feature):
+    """Rows are agents' own actions. Its slice is `Unfinished` of each group."""
 
-    def rows(weights, envs, env_params):
-        keys = jax.vmap(jax.random.key)(jnp.arange(envs.episodes.length.shape[0]))
-        randomness = jax.tree.map(lambda leaf: leaf[0], draw_randomness(spec, keys, 1))
-        if spec.explores:
-            randomness = randomness._replace(env_steps=jnp.float32(0))
-        outputs, _ = step_envs(spec, weights, envs, randomness, env_params)
-        return [
-            Row(obs, output.action, output.distribution, output.value, output.inputs)
-            for obs, output in zip(envs.obs, outputs, strict=True)
-        ]
+    name = "unfinished"
+    env_axis = 1
+    is_for_learning = True
+    makes_rows = True
 
-    def zeros(tree: Any) -> Any:
-        return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), tree)
+    @classmethod
+    def of(cls, spec: RolloutSpec, config: Any, env_params: PyTree) -> Self | None:
+        return cls() if spec.waits else None
 
-    shapes = jax.eval_shape(rows, weights, envs, env_params)
-    return tuple(
-        Unfinished(
-            zeros(row.value).astype(bool), zeros(row), zeros(row.value), zeros(policy_states.carry)
-        )
-        for row, policy_states in zip(shapes, envs.policy_states, strict=True)
+    def start(self, spec: RolloutSpec, envs: EnvBatch, begin: Begin) -> tuple[Unfinished, ...]:
+        """Nothing is open."""
+
+        def rows(weights, envs, env_params):
+            keys = jax.vmap(jax.random.key)(jnp.arange(envs.episodes.length.shape[0]))
+            randomness = jax.tree.map(lambda leaf: leaf[0], draw_randomness(spec, keys, 1))
+            if spec.explores:
+                randomness = randomness._replace(env_steps=jnp.float32(0))
+            outputs, _ = step_envs(spec, weights, envs, randomness, env_params)
+            return [
+                Row(obs, output.action, output.distribution, output.value, output.inputs)
+                for obs, output in zip(envs.obs, outputs, strict=True)
+            ]
+
+        def zeros(tree: Any) -> Any:
+            return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), tree)
+
+        shapes = jax.eval_shape(rows, begin.weights, envs, begin.env_params)
+        unfinished = []
+        for row, policy_states in zip(shapes, envs.policy_states, strict=True):
+            there, carry = zeros(row.value).astype(bool), zeros(policy_states.carry)
+            unfinished.append(Unfinished(there, zeros(row), zeros(row.value), carry))
+        return tuple(unfinished)
+
+    def carries(self, unfinished: tuple[Unfinished, ...]) -> list[PyTree]:
+        """The model's carries into the last actions, by group."""
+        return [last_action.carry for last_action in unfinished]
+
+    def without(
+        self, unfinished: tuple[Unfinished, ...], lost: jax.Array
+    ) -> tuple[Unfinished, ...]:
+        stays = ~lost[None, :, None]
+        return tuple(action.replace(there=action.there & stays) for action in unfinished)
+
+    def rows(
+        self, spec: RolloutSpec, envs: EnvBatch, played: tuple, env_params: PyTree
+    ) -> tuple[EnvBatch, tuple[Trajectory, ...]]:
+        """The trajectories, and the environments with open actions.
+
+        Args:
+            envs: after the last step.
+            played: (turns by group, values of the states after the last step, carries).
+        """
+        turns, bootstrap, carries = played
+        acting = jax.vmap(lambda state: acting_agents(spec.env, state, env_params))(envs.state)
+        acting = spec.grouping.gather(acting)
+        trajectories, left = [], []
+        for g, (turn, open_before) in enumerate(zip(turns, envs.features[self.name], strict=True)):
+            row, steps, acted, carry = _with_open_actions(open_before, turn, carries.parts[g])
+            outcome = outcomes(steps, row.value, acted, bootstrap[g], acting[g])
+            trajectories.append(_trajectory_of_actions(turn, row, outcome, acted, carry))
+            left.append(left_open(row, outcome, acted, carries.last_action[g]))
+        features = {**envs.features, self.name: tuple(left)}
+        return envs.replace(features=features), tuple(trajectories)
+
+
+def _with_open_actions(
+    unfinished: Unfinished, turn: Turn, carry: PyTree
+) -> tuple[Row, Steps, jax.Array, PyTree]:
+    """(rows, steps, acted, carry) with the last rollout's open actions in the first step."""
+    steps = Steps(turn.reward, turn.terminated, turn.truncated, turn.active, turn.final_value)
+    row = Row(turn.obs, turn.action, turn.distribution, turn.value, turn.inputs)
+    row, steps, acted = brought_over(unfinished, row, steps)
+    was_open = acted[0] & ~turn.active[0]
+    first = jax.tree.map(lambda leaf: leaf[0], carry)
+    first = carried(was_open, unfinished.carry, first)
+    carry = jax.tree.map(lambda parts, first: parts.at[0].set(first), carry, first)
+    return row, steps, acted, carry
+
+
+def _trajectory_of_actions(
+    turn: Turn, row: Row, outcome: Outcome, acted: jax.Array, carry: PyTree
+) -> Trajectory:
+    """The trajectory of one group, whose rows are the agents' own actions with a known outcome."""
+    is_known = acted & outcome.known
+    return Trajectory(
+        obs=row.obs,
+        action=row.action,
+        distribution=row.distribution,
+        value=row.value,
+        next_value=outcome.next_value,
+        reward=jnp.where(is_known, outcome.reward, 0.0),
+        terminated=is_known & outcome.terminated,
+        done=turn.terminated | turn.truncated | (is_known & outcome.done),
+        active=is_known,
+        inputs=row.inputs,
+        waited=~is_known,
+        carry=carry,
+        next_obs=turn.next_obs,
     )
-
-
-def undeclared_waits(
-    spec: RolloutSpec, rollout: Any, group: int, axis_name: str | None
-) -> dict[str, jax.Array]:
-    """Number of waits begun or ended by agents, {name: f32[N]}; {} where that is allowed.
-
-    Learning from such rows would be wrong: the environment must have `acting_agents`. Agents that
-    are absent for a whole episode do not wait. A wait that begins exactly between two rollouts is
-    not seen: whether the agent had ended before it is not kept.
-
-    Args:
-        rollout: a `Rollout`.
-        axis_name: a mapped axis over which the environments are split.
-    """
-    if spec.always_active or spec.waits:
-        return {}
-    active, done = rollout.trajectories[group].active, rollout.trajectories[group].done
-    stays_away = ~done[:-1] & ~active[1:] & ~rollout.episode_done[:-1, None, :, None]
-    # Counted in the episode so far, so that the first step of a rollout needs no step before it.
-    actions = jax.vmap(spec.grouping.gather)(rollout.reached.agent_steps)[group]
-    steps = rollout.reached.length[:, None, :, None]
-    joins_late = active & (actions == 1) & (steps > 1)
-    kinds = (stays_away, joins_late)
-    number = sum(jnp.sum(waits, axis=(0, 2, 3), dtype=jnp.float32) for waits in kinds)
-    return {UNDECLARED_WAITS: over_axis(number, axis_name)}

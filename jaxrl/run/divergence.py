@@ -17,7 +17,7 @@ import numpy as np
 
 from jaxrl.algorithms.base import Algorithm, RunnerState
 from jaxrl.core.types import PyTree
-from jaxrl.rollout.episode_callbacks import EpisodeStep
+from jaxrl.rollout.episode_callbacks import EpisodeStep, TracedCallbacks
 from jaxrl.rollout.policy_map import Grouping
 from jaxrl.rollout.rollout import Rollout
 from jaxrl.run.health import LARGE
@@ -85,10 +85,12 @@ def find_source(config: Any, runner: RunnerState, env_params: PyTree) -> str:
         runner: the last good state, whole and on any device.
     """
     collect, grouping, data = _watched(config.static())
-    data = (*runner.envs.callback_data, *data)
+    features = runner.envs.features
+    name, callbacks = TracedCallbacks.name, features.get(TracedCallbacks.name, ())
+    features = {**features, name: (*callbacks, *data)}
     runner = jax.device_put(runner, jax.devices()[0])
     before = runner.envs
-    after, rollout = collect(runner.replace(envs=before.replace(callback_data=data)), env_params)
+    after, rollout = collect(runner.replace(envs=before.replace(features=features)), env_params)
     known = {path for path, leaf in jax.tree.leaves_with_path(before.state) if _has_nan(leaf)}
     found = [*_in_flags(rollout, known), *_in_trajectories(grouping, rollout)]
     steps = rollout.episode_done.shape[0]

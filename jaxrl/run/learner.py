@@ -75,7 +75,7 @@ class Learner(PolicyAccess):
         self.algorithm: Algorithm = config.build()
         if not self.algorithm.plays:
             raise UsageError("Learner: this algorithm learns from the files of `input` alone")
-        if self.algorithm.rollout_spec.has_critics:
+        if self.algorithm.rollout_spec.informing:
             raise UsageError(
                 "Learner: critic_observation must be 'own': steps hold what each agent saw alone"
             )

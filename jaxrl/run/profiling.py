@@ -80,14 +80,14 @@ def _sampling(program: Program) -> Callable[[RunnerState, PyTree], Any]:
     return jax.shard_map(
         functools.partial(_collected, program.split),
         mesh=mesh_of(program.devices),
-        in_specs=(by_environment(), PartitionSpec()),
+        in_specs=(by_environment(program.algorithm.rollout_spec), PartitionSpec()),
         out_specs=Rollout(
             trajectories=PartitionSpec(None, None, AXIS),
             reached=steps_by_environment,
             episode_done=steps_by_environment,
             agent_steps=PartitionSpec(),
             hist_data=steps_by_environment,
-            opponents=steps_by_environment,
+            shown=steps_by_environment,
         ),
         check_vma=False,
     )

@@ -92,7 +92,7 @@ def test_a_pool_of_one_frozen_copy_is_a_frozen_opponent_to_the_bit():
     pool = config.replace(opponents=OpponentPool(size=1))
     runner, metrics = jax.jit(make_train(pool))(jax.random.key(0))
     assert runner.opponents.scores.episodes[0] > 0
-    without = runner.replace(opponents=None, envs=runner.envs.replace(opponents=None))
+    without = runner.replace(opponents=None, envs=runner.envs.replace(features={}))
     assert_equal_to_the_bit((without, metrics.replace(opponents=None)), plain)
 
 
@@ -114,9 +114,9 @@ def test_the_policy_that_learns_is_copied_and_the_oldest_copy_is_replaced(traine
 def test_an_opponent_changes_where_an_episode_ends_and_only_there(trained):
     trainer, history = trained
     runner, rollout = jax.jit(trainer.algorithm.collect)(history[5][0])
-    members, done = np.asarray(rollout.opponents), np.asarray(rollout.episode_done)
-    np.testing.assert_array_equal(members[0], history[5][0].envs.opponents)
-    after = np.concatenate([members[1:], runner.envs.opponents[None]])
+    members, done = np.asarray(rollout.shown["opponents"]), np.asarray(rollout.episode_done)
+    np.testing.assert_array_equal(members[0], history[5][0].envs.features["opponents"])
+    after = np.concatenate([members[1:], runner.envs.features["opponents"][None]])
     assert (members == after)[~done].all()
     assert (members != after)[done].any()
     assert set(np.unique(members)) <= set(range(6))
@@ -273,7 +273,9 @@ def test_opponents_with_memory_learn_on_two_devices_what_they_learn_on_one():
             results = [trainer.train() for _ in range(2)]
             runners.append((trainer.runner, results[-1]["env_runners"]["opponents"]))
     (alone, expected), (split, found) = runners
-    np.testing.assert_array_equal(split.envs.opponents, alone.envs.opponents)
+    np.testing.assert_array_equal(
+        split.envs.features["opponents"], alone.envs.features["opponents"]
+    )
     assert found == expected
     for leaf, other in zip(
         jax.tree.leaves(split.opponents), jax.tree.leaves(alone.opponents), strict=True
@@ -325,7 +327,7 @@ def ended(*returns, member=0):
     return SimpleNamespace(
         reached=SimpleNamespace(returns=jnp.array(returns, float)[:, None]),
         episode_done=jnp.ones(shape, bool),
-        opponents=jnp.full(shape, member),
+        shown={"opponents": jnp.full(shape, member)},
     )
 
 

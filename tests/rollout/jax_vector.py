@@ -8,9 +8,15 @@ import numpy as np
 
 from jaxrl.algorithms.on_policy import rollout_keys
 from jaxrl.core.batched_env import step_all
-from jaxrl.core.env import acting_agents, agents_may_wait, is_stacked, lift, split_agents
+from jaxrl.core.env import (
+    acting_agents,
+    agents_may_wait,
+    is_stacked,
+    lift,
+    raw_action_mask,
+    split_agents,
+)
 from jaxrl.core.outside_env import outside_environment
-from jaxrl.rollout.action_masks import raw_action_mask
 from jaxrl.rollout.env_step import RolloutSpec, auto_reset, draw_randomness
 from jaxrl.workers.vector import FirstObs, VectorSpec, VectorSteps
 

@@ -137,7 +137,7 @@ def test_data_starts_again_with_each_episode_and_goes_on_over_rollouts(arena):
         assert (
             set(np.asarray(spread.min)[ended]) == set(np.asarray(spread.max)[ended]) == {value}
         ), name
-    steps = arena[0].envs.callback_data[1]["steps"]
+    steps = arena[0].envs.features["callbacks"][1]["steps"]
     assert steps.tolist() == [100 + T * ITERATIONS % LENGTH] * E
 
 
@@ -186,10 +186,10 @@ def test_equal_values_are_all_in_the_last_bin():
 def test_callbacks_that_change_nothing_leave_every_number_as_it_is(arena):
     (runner, metrics), (plain, plain_metrics) = arena, train(CONFIG)
     same(runner.learners, plain.learners)
-    same(runner.envs.replace(callback_data=()), plain.envs)
+    same(runner.envs.replace(features={}), plain.envs)
     same(metrics.learners, plain_metrics.learners)
     same(metrics.episodes.iteration.episode_return, plain_metrics.episodes.iteration.episode_return)
-    assert plain.envs.callback_data == ()
+    assert plain.envs.features == {}
     assert plain_metrics.episodes.histograms == {}
 
 
@@ -327,7 +327,8 @@ def test_a_program_depends_on_traced_hooks_alone():
         config.static()
         == config.replace(callbacks=[Host, EpisodeCallbacks, RewardScale(0.5)]).static()
     )
-    assert config.build().rollout_spec.callbacks == (RewardScale(0.5),)
+    (feature,) = config.build().rollout_spec.features
+    assert feature.callbacks == (RewardScale(0.5),)
 
 
 def test_an_entry_means_the_same_callback_in_every_program():

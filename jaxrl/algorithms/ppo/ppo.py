@@ -48,6 +48,7 @@ def make_train(
     refuse_outside(config.setup().env, "make_train")
     algorithm = config.build()
     check_sizes(config, algorithm)
+    num_updates = config.num_updates
 
     def train(
         key: Key, hypers: HypersByPolicy = None, env_params: PyTree = None
@@ -63,7 +64,7 @@ def make_train(
             return algorithm.learn(runner, rollout, hypers)
 
         runner = algorithm.init(key, hypers, env_params)
-        return jax.lax.scan(update, runner, length=config.num_updates)
+        return jax.lax.scan(update, runner, length=num_updates)
 
     return train
 

@@ -142,4 +142,5 @@ def rollouts_of(
     start = Start(spec, sizes, env_params, in_actor, keeps_programs)
     faults = FaultCount(spec.env.name, settings.max_consecutive_faults)
     num_actors = min(settings.num_ray_actors, num_envs)
-    return RayRollouts(pickled(start, spec.env.name, "Ray actors"), num_envs, num_actors, faults)
+    pickled_start = pickled(start, spec.env.name, "Ray actors")
+    return RayRollouts(spec, pickled_start, (num_envs, num_actors), faults)

@@ -140,7 +140,7 @@ class Program:
             self.split.init,
             mesh=mesh_of(self.devices),
             in_specs=(everywhere, everywhere, everywhere),
-            out_specs=by_environment(),
+            out_specs=by_environment(self.algorithm.rollout_spec),
             check_vma=False,
         )
 
@@ -150,7 +150,7 @@ class Program:
             algorithm = algorithm.recording(num_recorded)
         if self.devices == 1:
             return functools.partial(run_chunk, algorithm)
-        runner, everywhere = by_environment(), PartitionSpec()
+        runner, everywhere = by_environment(algorithm.rollout_spec), PartitionSpec()
         return jax.shard_map(
             functools.partial(run_chunk, algorithm),
             mesh=mesh_of(self.devices),

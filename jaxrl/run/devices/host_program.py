@@ -210,7 +210,11 @@ class HostTraining(StartAndChunk):
         if not self.program.settings.sync:
             collector.begin(runner, update + 1)
         began = time.perf_counter()
-        envs = played.envs.replace(returns=runner.envs.returns)
+        before, features = runner.envs.features, dict(played.envs.features)
+        for feature in self.algorithm.rollout_spec.features:
+            if feature.is_learned:
+                features[feature.name] = before[feature.name]
+        envs = played.envs.replace(features=features)
         self.num_env_steps = int(played.rollout.num_env_steps)
         rollout = played.rollout.replace(num_env_steps=None)
         after, metrics = self.chunk_program(runner.replace(envs=envs), rollout, hypers)

@@ -15,7 +15,7 @@ from jaxrl.algorithms.sharding import check_devices, devices_worth_using
 from jaxrl.core.errors import UsageError
 from jaxrl.core.machine import num_cores
 from jaxrl.core.types import PyTree, is_key
-from jaxrl.rollout.env_step import EnvBatch
+from jaxrl.rollout.env_step import RolloutSpec, env_axes
 from jaxrl.rollout.recorded_steps import RecordedSteps
 from jaxrl.run.devices.joined import Hosts, hosts
 from jaxrl.run.settings import RunSettings
@@ -116,21 +116,11 @@ def mesh_of(number: int, axis: str = AXIS) -> jax.sharding.Mesh:
     return jax.make_mesh((number,), (axis,), (AxisType.Auto,), devices=devices)
 
 
-def by_environment(axis: str = AXIS) -> RunnerState:
+def by_environment(spec: RolloutSpec, axis: str = AXIS) -> RunnerState:
     """Sharding of a RunnerState: environments are split, everything else is replicated."""
-    here, everywhere = PartitionSpec(axis), PartitionSpec()
-    by_group = PartitionSpec(None, axis)
-    envs = EnvBatch(
-        state=here,
-        obs=by_group,
-        episodes=here,
-        callback_data=here,
-        policy_states=by_group,
-        returns=by_group,
-        unfinished=by_group,
-        opponents=here,
-        present=here,
-    )
+    everywhere = PartitionSpec()
+    split = lambda env_axis: PartitionSpec(*[None] * env_axis, axis)
+    envs = jax.tree.map(split, env_axes(spec))
     return RunnerState(
         key=everywhere,
         num_updates=everywhere,

@@ -27,7 +27,7 @@ import numpy as np
 from jaxrl.core.errors import UsageError, one_line
 from jaxrl.core.types import Key
 from jaxrl.models.policy_spec import PolicyWeights
-from jaxrl.rollout.env_step import EnvBatch
+from jaxrl.rollout.env_step import EnvBatch, RolloutSpec
 from jaxrl.rollout.fragments import Fragment, joined
 from jaxrl.rollout.host_rollout import Seconds, Stopped
 from jaxrl.rollout.rollout import Rollout
@@ -113,13 +113,15 @@ class RayRollouts:
     """Rollouts of E copies, one after the other, with the methods of `HostRollouts`.
 
     Args:
+        spec: who plays where.
         start: the pickled `rollout_actor.Start`.
-        num_actors: at most `num_envs`.
+        sizes: (copies, actors), the second at most the first.
     """
 
-    def __init__(self, start: bytes, num_envs: int, num_actors: int, faults: FaultCount):
+    def __init__(self, spec: RolloutSpec, start: bytes, sizes: tuple[int, int], faults: FaultCount):
         import ray
 
+        self._spec, (num_envs, num_actors) = spec, sizes
         self._ray, self._faults, self.num_restarts = ray, faults, 0
         self.stopping = threading.Event()  # set: the rollout under way is given up
         if not ray.is_initialized():
@@ -171,7 +173,7 @@ class RayRollouts:
                 else:
                     played[share.copies.start] = fragment
         self._has_played = True
-        return joined([played[share.copies.start] for share in self._shares])
+        return joined(self._spec, [played[share.copies.start] for share in self._shares])
 
     def close(self) -> None:
         """Closes the environments, and ends the actors."""

@@ -15,6 +15,7 @@ from jaxrl.core.spaces import Space, tree_of
 from jaxrl.core.types import PolicyId, PyTree
 from jaxrl.ops.distributions import noise_size, num_logits
 from jaxrl.rollout.env_step import RolloutSpec, advance_envs, reset_envs, step_envs
+from jaxrl.rollout.feature import Played
 from jaxrl.run.export.policy_step import (
     AGENT,
     DIST_INPUTS,
@@ -91,14 +92,15 @@ def recorded_steps(players: Any, policy: PolicyId, step: PolicyStep) -> Steps:
 def _play(spec: RolloutSpec, group: int, game: Game) -> PyTree:
     """(observations, inputs) of a group, [T, N, E, M, ...], and where episodes begin, [T, E]."""
     index = jnp.arange(NUM_ENVS, dtype=jnp.int32)
-    envs = reset_envs(spec, game.reset_key, index, game.env_params)
+    envs = reset_envs(spec, game.reset_key, index, game.env_params, game.weights)
 
     def step(carry, time):
         envs, begins = carry
         randomness = step_chance(spec, game.play_key, index, time)
         outputs, raw = step_envs(spec, game.weights, envs, randomness, game.env_params)
         seen = envs.obs[group], outputs[group].inputs, begins
-        envs, _, _ = advance_envs(spec, envs, outputs, raw, randomness, game.env_params)
+        played = Played(game.weights, outputs, raw, randomness.reset)
+        envs, _ = advance_envs(spec, envs, played, game.env_params)
         return (envs, raw.episode_done), seen
 
     start = (envs, jnp.ones(NUM_ENVS, bool))

@@ -18,6 +18,7 @@ from jaxrl.core.outside_env import is_outside, refuse_evaluation
 from jaxrl.core.types import PyTree
 from jaxrl.models.policy_spec import PolicyOutput, PolicyWeights
 from jaxrl.rollout.env_step import follow
+from jaxrl.rollout.feature import Played
 from jaxrl.rollout.host_steps import (
     Reached,
     act,
@@ -215,8 +216,10 @@ def _go_on(
     spec, raw = play.rollout, raw_step_of(play.rollout, reached)
     ended = raw._replace(episode_done=raw.episode_done | reached.lost)
     going_on = reached.obs, reached.state
-    envs, stats, _ = follow(spec, playing.envs, outputs, ended, going_on, game.env_params)
-    finished = jax.vmap(restart)(raw.episode_done & ~playing.done, stats, playing.finished)
+    played = Played(game.weights, outputs, ended)
+    envs, known = follow(spec, playing.envs, played, going_on, game.env_params)
+    first_end = raw.episode_done & ~playing.done
+    finished = jax.vmap(restart)(first_end, known.reached, playing.finished)
     after = playing.replace(
         envs=envs,
         num_steps=playing.num_steps + 1,

@@ -32,6 +32,7 @@ from jaxrl.rollout.env_step import (
     step_envs,
 )
 from jaxrl.rollout.episode_stats import EpisodeStats, no_episodes
+from jaxrl.rollout.feature import Played
 from jaxrl.rollout.played_steps import played_steps
 from jaxrl.rollout.recorded_steps import RecordedSteps
 from jaxrl.rollout.rollout import before_reset
@@ -256,7 +257,8 @@ def _go_on(
             spec, game.weights, playing.envs, randomness, game.env_params, explore=play.explore
         )
         advance = _counted if play.counts else _uncounted
-        envs, finished = advance(spec, playing, (outputs, raw, randomness), game.env_params)
+        played = Played(game.weights, outputs, raw, randomness.reset)
+        envs, finished = advance(spec, playing, played, game.env_params)
         after = EpisodesUnderWay(
             envs=envs,
             index=playing.index,
@@ -298,22 +300,21 @@ def kept_of(play: PlaySpec, outputs: list[PolicyOutput], raw: RawStep) -> Record
 
 
 def _counted(
-    spec: RolloutSpec, playing: EpisodesUnderWay, stepped: tuple, env_params: PyTree
+    spec: RolloutSpec, playing: EpisodesUnderWay, played: Played, env_params: PyTree
 ) -> tuple[EnvBatch, EpisodeStats]:
     """The environments after a step, ended ones reset, and the finished episodes."""
-    _, raw, _ = stepped
-    envs, reached, _ = advance_envs(spec, playing.envs, *stepped, env_params)
-    first_end = raw.episode_done & ~playing.done
-    return envs, jax.vmap(restart)(first_end, reached, playing.finished)
+    envs, known = advance_envs(spec, playing.envs, played, env_params)
+    first_end = played.raw.episode_done & ~playing.done
+    return envs, jax.vmap(restart)(first_end, known.reached, playing.finished)
 
 
 def _uncounted(
-    spec: RolloutSpec, playing: EpisodesUnderWay, stepped: tuple, env_params: PyTree
+    spec: RolloutSpec, playing: EpisodesUnderWay, played: Played, env_params: PyTree
 ) -> tuple[EnvBatch, EpisodeStats]:
     """The environments after a step, without any reset."""
-    outputs, raw, _ = stepped
-    obs = spec.grouping.gather(raw.obs)
-    return before_reset(spec, playing.envs, outputs, raw, obs), playing.finished
+    obs = spec.grouping.gather(played.raw.obs)
+    reached = before_reset(spec, playing.envs, played.outputs, played.raw, obs)
+    return reached, playing.finished
 
 
 def _steps_to_keep(shapes: PyTree) -> int:

@@ -30,7 +30,7 @@ from jaxrl.run.storage import array_storage, migrate, own_files, runs
 from jaxrl.run.storage.dtypes import narrowed
 from jaxrl.run.storage.forms import problem_of_checkpoint
 
-FORMAT = 3  # grows with every change that older code could not read
+FORMAT = 4  # grows with every change that older code could not read
 CHECKPOINTS = "checkpoints"  # in a run's folder
 FACTS, ARRAYS, UNFINISHED, REPLACED = "checkpoint.json", "arrays", ".unfinished-", ".replaced-"
 READ_ATTEMPTS = 20  # while a trainer removes what is being read

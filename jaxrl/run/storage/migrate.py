@@ -2,7 +2,7 @@
 
 No other module knows a former form. What reads a file calls one of these functions on it, once.
 Nothing is imported here for a name in a file, and nothing is checked: a value of no known form
-stays as it is, for the checks that follow. Checkpoints say their format, from 1 to 3; the form of
+stays as it is, for the checks that follow. Checkpoints say their format, from 1 to 4; the form of
 other files is told by what they hold.
 """
 
@@ -43,6 +43,10 @@ PARTS = {  # of the state, before format 3
     "runner.worlds.memory": "runner.envs.policy_states",
     "runner.worlds": "runner.envs",
 }
+# Parts of the environments' state, before format 4; those of populations are of a `state`.
+FEATURES = re.compile(
+    r"^((?:state\.)?runner\.envs)\.(callback_data|opponents|present|returns|unfinished)\b"
+)
 # Counts and sums that began at 0: agents' steps in their episodes (format 2) and what rounding has
 # left out of sums.
 FROM_ZERO = re.compile(
@@ -84,7 +88,11 @@ def present_block(facts: Any) -> Any:
 
 def present_arrays(arrays: Mapping[str, np.ndarray], format: int) -> dict[str, np.ndarray]:
     """A checkpoint's arrays by the names that its parts have today."""
-    return {_present_part(name) if format < 3 else name: arrays[name] for name in arrays}
+    if format < 3:
+        arrays = {_present_part(name): array for name, array in arrays.items()}
+    if format < 4:
+        arrays = {FEATURES.sub(_in_features, name): array for name, array in arrays.items()}
+    return dict(arrays)
 
 
 def value_of_later(name: str, leaf: Any) -> Any:
@@ -137,11 +145,17 @@ def _present_names(value: Any) -> Any:
 
 
 def _present_part(name: str) -> str:
-    """The name of an array of format 1 or 2."""
+    """The name in format 3 of an array of format 1 or 2."""
     for former, present in PARTS.items():
         if name.startswith(f"{former}."):
             name = present + name.removeprefix(former)
     return re.sub(r"(\.unfinished\.\d+\.row)\.context\b", r"\1.inputs", name)
+
+
+def _in_features(part: re.Match) -> str:
+    """The place of a part of the environments' state among the features' slices."""
+    envs, name = part.groups()
+    return f"{envs}.features.{'callbacks' if name == 'callback_data' else name}"
 
 
 def _keep_in_32_bits(settings: dict[str, Any], name: str) -> None:

@@ -16,17 +16,12 @@ from jaxrl.algorithms.opponent_settings import OpponentPool
 from jaxrl.core.errors import UsageError
 from jaxrl.core.program_spaces import is_alike_inside
 from jaxrl.core.types import Key, PyTree
+from jaxrl.rollout.env_step import env_axes
+from jaxrl.rollout.episode_callbacks import TracedCallbacks
 from jaxrl.run.storage import checkpoint
 from jaxrl.run.storage.checkpoint import Checkpoint
 from jaxrl.run.storage.config_file import saved_numbers
 
-BY_GROUP = (  # by group, [N, ...] each
-    "runner.learners",
-    "runner.envs.obs",
-    "runner.envs.policy_states",
-    "runner.envs.returns",
-    "runner.envs.unfinished",
-)
 NEW_BATCH = 0x62617463  # folded into the key of a run whose batch size changes
 ENVIRONMENTS = "the environments and the callbacks' data"
 OUTSIDE = "new episodes"  # of an environment that holds them outside the program
@@ -75,7 +70,8 @@ def restore(
     key = start[0]
     hypers, env_params = _unchanged_numbers(saved, facts, config, start[1:])
     shapes = jax.eval_shape(algorithm.init, key, hypers, env_params)
-    arrays = regrouped(saved.arrays, saved.facts["groups"], facts["groups"])
+    groups = saved.facts["groups"], facts["groups"]
+    arrays = regrouped(saved.arrays, groups, _parts_by_group(algorithm))
     learners = checkpoint.filled(shapes.learners, arrays, "runner.learners", where)
     counts = {"key": shapes.key, "num_updates": shapes.num_updates}
     counts = checkpoint.filled(counts, arrays, "runner", where, others_allowed=True)
@@ -141,21 +137,34 @@ def changed_settings(saved: dict[str, Any], current: dict[str, Any]) -> list[str
     return [name for name in current if current[name] != saved.get(name)]
 
 
+def _parts_by_group(algorithm: Algorithm) -> tuple[str, ...]:
+    """The names of the arrays that lie by group, [N, ...], or how they begin."""
+    axes = checkpoint.named_arrays({"runner": {"envs": env_axes(algorithm.rollout_spec)}})
+    return ("runner.learners", *(name for name, axis in axes.items() if axis == 1))
+
+
 def regrouped(
-    arrays: dict[str, np.ndarray], saved: list[list[str]], current: list[list[str]]
+    arrays: dict[str, np.ndarray],
+    groups: tuple[list[list[str]], list[list[str]]],
+    parts: tuple[str, ...],
 ) -> dict[str, np.ndarray]:
     """Saved arrays with those by group stacked for other groups of the same policies.
 
     Which policies are alike, and so stacked, depends on which of them are trained.
+
+    Args:
+        groups: (saved, current), the policies of each.
+        parts: as of `_parts_by_group`.
     """
+    saved, current = groups
     if saved == current:
         return arrays
     others = {
         name: array
         for name, array in arrays.items()
-        if not name.startswith(tuple(f"{p}." for p in BY_GROUP))
+        if not name.startswith(tuple(f"{part}." for part in parts))
     }
-    for prefix in BY_GROUP:
+    for prefix in parts:
         single = {}
         for g, policies in enumerate(saved):
             stacked = {
@@ -264,11 +273,8 @@ def _other_meaning(
         if old != present["agents"]:
             return f"agents of policy {policy!r} are {old} there and {present['agents']} here"
     callbacks = [facts["config"].get("callbacks") for facts in (saved, current)]
-    if (
-        part == "envs"
-        and jax.tree.leaves(shapes.envs.callback_data)
-        and callbacks[0] != callbacks[1]
-    ):
+    data = shapes.envs.features.get(TracedCallbacks.name)
+    if part == "envs" and jax.tree.leaves(data) and callbacks[0] != callbacks[1]:
         return f"callbacks {callbacks[0]} there and {callbacks[1]} here"
     return None
 

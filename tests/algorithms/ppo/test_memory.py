@@ -318,7 +318,7 @@ def test_a_run_with_actions_left_open_goes_on_bit_for_bit_and_over_two_devices(t
     whole.fit()
     half = Trainer(config, run_dir=tmp_path / "run", quiet=True, pictures=False)
     half.fit({"training_iteration": 1})
-    (unfinished,) = half.runner.envs.unfinished  # of both policies, stacked
+    (unfinished,) = half.runner.envs.features["unfinished"]  # of both policies, stacked
     np.testing.assert_array_equal(unfinished.there[:, :, 0], [[False] * 8, [True] * 8])
     half.stop()
     again = Trainer.from_checkpoint(tmp_path / "run", config=config, quiet=True)

@@ -231,7 +231,7 @@ def test_a_resumed_run_has_the_deviation_and_all_else_to_the_bit(tmp_path):
     for name, array in whole.items():
         np.testing.assert_array_equal(array, cut[name], err_msg=name)
     assert whole["runner.learners.0.intrinsic_filter.count"] == 4 * 64
-    assert np.abs(whole["runner.envs.returns.0.intrinsic"]).max() > 0
+    assert np.abs(whole["runner.envs.features.returns.0.intrinsic"]).max() > 0
     # CartPole pays 1 a step: the return is the length, whatever the model pays itself.
     played = result["env_runners"]
     assert played["episode_return_mean"] == played["episode_len_mean"]
