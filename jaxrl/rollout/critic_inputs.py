@@ -25,7 +25,7 @@ from jaxrl.models.cnn import is_image, layout_of
 from jaxrl.models.input_specs import OBSERVATION, PRESENT, without_mask
 from jaxrl.models.model import carried
 from jaxrl.models.policy_spec import PolicyInputs
-from jaxrl.rollout.feature import After, Begin, Feature, Played, Seen
+from jaxrl.rollout.feature import After, Begin, Feature, Played
 from jaxrl.rollout.first_step import info_of_a_step, is_always_active, shape_of_a_key
 
 SOURCES = OWN, STATE, ALL_AGENTS = ("own", "state", "all-agents")
@@ -105,17 +105,17 @@ class CriticInputs(Feature):
         return present, after
 
     def inputs(
-        self, spec: Any, present: jax.Array | None, inputs: tuple[PolicyInputs, ...], seen: Seen
+        self, spec: Any, inputs: tuple[PolicyInputs, ...], envs: Any, env_params: PyTree
     ) -> tuple[PolicyInputs, ...]:
-        critics, env_params = [each.critic for each in spec.policy_specs], seen.env_params
+        critics = [each.critic for each in spec.policy_specs]
         sources = {critic.source for critic in critics if critic is not None}
         found = {}
         if STATE in sources:
             global_state = lambda state: spec.env.global_state(state, env_params)
             space = global_state_space(spec.env, env_params)
-            found[STATE] = {OBSERVATION: to_program(space, jax.vmap(global_state)(seen.state), jnp)}
+            found[STATE] = {OBSERVATION: to_program(space, jax.vmap(global_state)(envs.state), jnp)}
         if ALL_AGENTS in sources:
-            found[ALL_AGENTS] = _seen_of_all(spec, seen.obs, present, env_params)
+            found[ALL_AGENTS] = _seen_of_all(spec, envs.obs, envs.features[self.name], env_params)
         told = []
         for group, critic, given in zip(spec.grouping.groups, critics, inputs, strict=True):
             if critic is not None:

@@ -23,7 +23,7 @@ from jaxrl.core.types import Key, PyTree
 from jaxrl.models.policy_spec import PolicyInputs, PolicyOutput, PolicySpec, PolicyState
 from jaxrl.ops.control_flow import cond_any
 from jaxrl.rollout.episode_stats import EpisodeStats, advance, no_episodes
-from jaxrl.rollout.feature import After, Begin, Feature, Played, Seen
+from jaxrl.rollout.feature import After, Begin, Feature, Played
 from jaxrl.rollout.first_step import check_masks, info_of_a_step, is_always_active
 from jaxrl.rollout.policy_map import Grouping, each_policy
 
@@ -242,7 +242,7 @@ def choose_actions(
         env_steps: f32[], of training so far; None where policies do not explore.
     """
     inputs = policy_inputs(spec, envs.state, envs.policy_states, env_params)
-    inputs = informed(spec, inputs, Seen(envs.obs, envs.state, envs.features, env_params))
+    inputs = informed(spec, inputs, envs, env_params)
     outputs = []
     for g, policy_spec in enumerate(spec.policy_specs):
         seen = envs.obs[g], envs.policy_states[g], inputs[g]
@@ -256,12 +256,18 @@ def choose_actions(
 
 
 def informed(
-    spec: RolloutSpec, inputs: tuple[PolicyInputs, ...], seen: Seen
+    spec: RolloutSpec, inputs: tuple[PolicyInputs, ...], envs: EnvBatch, env_params: PyTree
 ) -> tuple[PolicyInputs, ...]:
     """`inputs` by group, with what features tell networks of the same states."""
     for feature in spec.informing:
-        inputs = feature.inputs(spec, seen.features[feature.name], inputs, seen)
+        inputs = feature.inputs(spec, inputs, envs, env_params)
     return inputs
+
+
+def read_by_networks(spec: RolloutSpec, envs: EnvBatch) -> EnvBatch:
+    """The parts of the environments that networks read or that features inform them by."""
+    slices = {feature.name: envs.features[feature.name] for feature in spec.informing}
+    return EnvBatch(envs.state if slices else None, envs.obs, None, envs.policy_states, slices)
 
 
 def policy_inputs(

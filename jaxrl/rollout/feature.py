@@ -23,15 +23,6 @@ class Begin(NamedTuple):
     env_params: PyTree
 
 
-class Seen(NamedTuple):
-    """The states that networks read of: by group [N, E, M, ...], and [E, ...]."""
-
-    obs: tuple[PyTree, ...]
-    state: PyTree
-    features: dict[str, PyTree]  # the slices of those that inform
-    env_params: PyTree
-
-
 class Played(NamedTuple):
     """A step of E environments, before any reset."""
 
@@ -82,9 +73,9 @@ class Feature:
         return None
 
     def inputs(
-        self, spec: Any, held: PyTree, inputs: tuple[PolicyInputs, ...], seen: Seen
+        self, spec: Any, inputs: tuple[PolicyInputs, ...], envs: Any, env_params: PyTree
     ) -> tuple[PolicyInputs, ...]:
-        """What networks read beside observations, by group."""
+        """What networks read beside observations, by group; `envs` as of `read_by_networks`."""
         return inputs
 
     def plays(self, weights: PyTree) -> bool:

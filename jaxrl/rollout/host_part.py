@@ -26,6 +26,7 @@ from jaxrl.rollout.env_step import (
     advance_policies,
     draw_randomness,
     follow,
+    read_by_networks,
 )
 from jaxrl.rollout.feature import Played
 from jaxrl.rollout.host_steps import (
@@ -310,8 +311,7 @@ def _choose(
 
 
 def _policies_of(spec: RolloutSpec, envs: EnvBatch) -> EnvBatch:
-    told = {feature.name: envs.features[feature.name] for feature in spec.informing}
-    return EnvBatch(None, (), None, envs.policy_states, told)
+    return read_by_networks(spec, envs).replace(state=None, obs=())
 
 
 @functools.partial(jax.jit, static_argnums=0, donate_argnums=2)

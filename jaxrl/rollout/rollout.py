@@ -23,10 +23,11 @@ from jaxrl.rollout.env_step import (
     informed,
     next_policy_states,
     policy_inputs,
+    read_by_networks,
     step_envs,
 )
 from jaxrl.rollout.episode_stats import EpisodeStats
-from jaxrl.rollout.feature import After, Played, Seen
+from jaxrl.rollout.feature import After, Played
 from jaxrl.rollout.policy_map import Grouping, each_policy
 from jaxrl.rollout.recorded_steps import RecordedAlone, RecordedSteps, recorded_steps
 
@@ -135,8 +136,7 @@ def rollout_of(
         steps: (turns [T, ...] by group, `ends_of` [T, ...], carries).
     """
     turns, ends, carries = steps
-    inputs = _more_inputs(spec, envs, env_params)
-    bootstrap = _values(spec, weights, envs.obs, envs.policy_states, *inputs)
+    bootstrap = _values(spec, weights, *_read(spec, envs, env_params))
     if maker := spec.row_maker:
         envs, trajectories = maker.rows(spec, envs, (turns, bootstrap, carries), env_params)
     else:
@@ -268,7 +268,7 @@ def values_at_the_clock(
         last: the environments before any reset.
     """
     values = functools.partial(_values, spec)
-    by_group = weights, last.obs, last.policy_states, *_more_inputs(spec, last, env_params)
+    by_group = weights, *_read(spec, last, env_params)
     shapes = jax.eval_shape(values, *by_group)
 
     def zeros(*by_group):
@@ -337,35 +337,27 @@ def _trajectory(turn: Turn, bootstrap: jax.Array, carry: PyTree) -> Trajectory:
 def _values(
     spec: RolloutSpec,
     weights: tuple,
-    obs: tuple,
-    policy_states: tuple,
-    inputs: tuple,
-    seen: tuple | None = None,
+    envs: EnvBatch,
+    inputs: tuple[PolicyInputs, ...],
+    env_params: PyTree,
 ) -> tuple[jax.Array, ...]:
-    """V by group, f32[N, E, M].
-
-    Args:
-        seen: the last fields of a `Seen` where features inform.
-    """
-    if seen is not None:
-        inputs = informed(spec, inputs, Seen(obs, *seen))
-    values = []
+    """V by group, f32[N, E, M]; of `envs` only what networks read is asked for."""
+    inputs, values = informed(spec, inputs, envs, env_params), []
     for g, policy_spec in enumerate(spec.policy_specs):
         if spec.player(weights[g]):  # which does not learn, so nobody reads them
-            num_envs = len(jax.tree.leaves(obs[g])[0][0])
+            num_envs = len(jax.tree.leaves(envs.obs[g])[0][0])
             values.append(jnp.zeros(spec.grouping.groups[g].shape(num_envs)))
             continue
         apply = each_policy(policy_spec.apply, in_axes=(0, 0, 0, 0))
-        _, value, _ = apply(weights[g], obs[g], policy_states[g], inputs[g])
+        _, value, _ = apply(weights[g], envs.obs[g], envs.policy_states[g], inputs[g])
         values.append(value)
     return tuple(values)
 
 
-def _more_inputs(spec: RolloutSpec, envs: EnvBatch, env_params: PyTree) -> tuple:
-    """The last two arguments of `_values`."""
+def _read(spec: RolloutSpec, envs: EnvBatch, env_params: PyTree) -> tuple:
+    """The last three arguments of `_values`."""
     inputs = policy_inputs(spec, envs.state, envs.policy_states, env_params, masks=False)
-    told = {feature.name: envs.features[feature.name] for feature in spec.informing}
-    return inputs, (envs.state, told, env_params) if told else None
+    return read_by_networks(spec, envs), inputs, env_params if spec.informing else None
 
 
 def agent_steps_of(grouping: Grouping, turns: Sequence[Turn | Trajectory]) -> jax.Array:
