@@ -34,7 +34,7 @@ class Played(NamedTuple):
 
 
 class After(NamedTuple):
-    """What is known of a step after its resets."""
+    """A step after its resets."""
 
     state: PyTree  # [E, ...]  that the environments go on from
     reached: EpisodeStats  # [E]  as the step left them
@@ -75,11 +75,11 @@ class Feature:
     def inputs(
         self, spec: Any, inputs: tuple[PolicyInputs, ...], envs: Any, env_params: PyTree
     ) -> tuple[PolicyInputs, ...]:
-        """What networks read beside observations, by group; `envs` as of `read_by_networks`."""
+        """The inputs of networks beside observations, by group; `envs` as of `read_by_networks`."""
         return inputs
 
     def plays(self, weights: PyTree) -> bool:
-        """Whether it acts in a policy's place, by these weights of a group."""
+        """Returns whether it acts in a policy's place, by these weights of a group."""
         return False
 
     def apply(self, policy_spec: PolicySpec, weights: PyTree, envs: Any, seen: tuple) -> tuple:
@@ -89,7 +89,7 @@ class Feature:
     def actions(
         self, spec: Any, weights: PyTree, envs: Any, chosen: tuple[int, PolicyOutput], keys: Key
     ) -> PolicyOutput:
-        """What is done where it plays, of what a group has chosen by `apply`, (group, output)."""
+        """The output where it plays, of a group and what `apply` chose for it, (group, output)."""
         return chosen[1]
 
     def reached(self, spec: Any, held: PyTree, raw: RawStep) -> PyTree:

@@ -90,7 +90,7 @@ class SelfPlay(Feature):
     def actions(
         self, spec: Any, weights: Opponents, envs: Any, chosen: tuple[int, PolicyOutput], keys: Key
     ) -> PolicyOutput:
-        """By functions where a member is one."""
+        """The output with the actions of functions where the member that plays is one."""
         g, output = chosen
         policy_spec, action = spec.policy_specs[g], output.action
         mask = policy_spec.action_mask(envs.obs[g], output.inputs)

@@ -229,7 +229,7 @@ def _step(
 
 
 def ends_of(raw: RawStep, known: After) -> tuple:
-    """What a rollout keeps of a step beside its turns, in the order of `Rollout`."""
+    """The parts of a step that a rollout keeps beside its turns, in the order of `Rollout`."""
     return known.reached, raw.episode_done, known.hist_data, known.shown
 
 

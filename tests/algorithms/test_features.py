@@ -80,7 +80,7 @@ def test_plain_ppo_has_no_features_and_tracing_it_enters_few_files():
 def files_entered(call):
     """The files of jaxrl with a function that the call enters."""
     root, found = Path(jaxrl.__file__).parent, set()
-    is_ours = lambda path: path.is_relative_to(root) or path.is_relative_to(root.parent / "envs")
+    environments = root.parent / "envs"
 
     def enter(frame, event, _):
         if event == "call":
@@ -90,4 +90,5 @@ def files_entered(call):
     sys.setprofile(enter)
     call()
     sys.setprofile(before)
-    return {path for path in map(Path, found) if is_ours(path)}
+    files = map(Path, found)
+    return {file for file in files if any(map(file.is_relative_to, (root, environments)))}

@@ -92,7 +92,8 @@ def test_a_pool_of_one_frozen_copy_is_a_frozen_opponent_to_the_bit():
     pool = config.replace(opponents=OpponentPool(size=1))
     runner, metrics = jax.jit(make_train(pool))(jax.random.key(0))
     assert runner.opponents.scores.episodes[0] > 0
-    without = runner.replace(opponents=None, envs=runner.envs.replace(features={}))
+    features = {name: part for name, part in runner.envs.features.items() if name != "opponents"}
+    without = runner.replace(opponents=None, envs=runner.envs.replace(features=features))
     assert_equal_to_the_bit((without, metrics.replace(opponents=None)), plain)
 
 
