@@ -66,7 +66,7 @@ def actors_of(algorithm, num_actors, max_consecutive=20):
     settings = {**HERE, "max_consecutive_faults": max_consecutive}
     start = pickle.dumps(Start(spec, (E, T), params, settings, keeps_programs=False))
     faults = FaultCount(spec.env.name, max_consecutive)
-    rollouts = RayRollouts(start, E, num_actors, faults)
+    rollouts = RayRollouts(spec, start, (E, num_actors), faults)
     rollouts.reset((), SEEDS)
     return rollouts
 
