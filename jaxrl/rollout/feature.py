@@ -69,7 +69,7 @@ class Feature:
         raise NotImplementedError
 
     def start(self, spec: Any, envs: Any, begin: Begin) -> PyTree:
-        """Its slice as episodes begin; `envs` has those of the features before it."""
+        """The slice as episodes begin; `envs` has those of the features before it."""
         return None
 
     def inputs(
@@ -93,13 +93,13 @@ class Feature:
         return chosen[1]
 
     def reached(self, spec: Any, held: PyTree, raw: RawStep) -> PyTree:
-        """Its slice after a step and before any reset; asked of features that inform."""
+        """The slice after a step and before any reset; asked of features that inform."""
         return held
 
     def after_step(
         self, spec: Any, held: PyTree, played: Played, after: After | None
     ) -> tuple[PyTree, After | None]:
-        """Its slice after a step and its resets, and what is known of the step.
+        """The slice after a step and its resets, and what is known of the step.
 
         Args:
             after: None for features that inform.
@@ -107,7 +107,7 @@ class Feature:
         return held, after
 
     def without(self, held: PyTree, lost: jax.Array) -> PyTree:
-        """Its slice without what belongs to lost episodes, bool[E]; at a rollout's end."""
+        """The slice without what belongs to lost episodes, bool[E]; at a rollout's end."""
         return held
 
     def learned(self, policies: tuple[PolicyId, ...], trajectory: PyTree) -> PyTree:
