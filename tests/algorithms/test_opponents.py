@@ -21,6 +21,7 @@ from jaxrl import (
 from jaxrl.algorithms.opponents import LEAST_CHANCE, Scores
 from jaxrl.cli.evaluate import evaluate as evaluate_command
 from jaxrl.core import memory_limits
+from jaxrl.rollout.opponents import SelfPlay
 from tests.probes import Leavers, TicTacToe
 from tests.run.test_resume import assert_equal_to_the_bit
 
@@ -291,9 +292,9 @@ def test_a_members_actions_are_those_of_its_own_weights(trained):
     obs = runner.envs.obs[pool.group]
     inputs = spec.inputs(spec.initial_state(obs.shape[:3]), jnp.ones((1, 8, 1, 9), bool))
     members = jnp.array([0, 1, 2, 2, 1, 0, 1, 5])
-    found, *_ = pool.opponents(runner.opponents).apply(
-        spec, members, obs, spec.initial_state(obs.shape[:3]), inputs
-    )
+    envs = runner.envs.replace(features={"opponents": members})
+    seen = obs, spec.initial_state(obs.shape[:3]), inputs
+    found, *_ = SelfPlay().apply(spec, pool.opponents(runner.opponents), envs, seen)
     for env, member in enumerate(members[:7].tolist()):
         alone, *_ = spec.apply(
             row(runner.opponents.weights, member), obs[0, env], inputs=row(row(inputs, 0), env)
