@@ -28,16 +28,10 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:scatter inputs:FutureWarning"),
     pytest.mark.filterwarnings("ignore:max_dist_to_goal:UserWarning"),
     pytest.mark.filterwarnings("ignore:Explicitly requested dtype:UserWarning"),
+    pytest.mark.usefixtures("rank_promotion"),
 ]
 HANABI = {"num_colors": 2, "num_ranks": 2, "hand_size": 2, "num_cards_of_rank": [2, 1]}
 NAMES = ["MPE_simple_crypto_v3", "switch_riddle", "overcooked_v2", "coin_game"]
-
-
-@pytest.fixture(autouse=True)
-def ranks_are_promoted():
-    """As some of JaxMARL's environments need."""
-    with jax.numpy_rank_promotion("allow"):
-        yield
 
 
 def library_player(env, by_rules, masks=None):
