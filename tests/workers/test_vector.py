@@ -348,7 +348,7 @@ def test_an_environment_that_only_fails_ends_the_training():
         ("gym:CartPole-v9", "unknown Gymnasium environment 'CartPole-v9'; did you mean"),
         ("pettingzoo:sisl", "give the module's family and name"),
         ("pettingzoo:sisl/pursuit_v1", "sisl/pursuit_v1'; did you mean 'sisl/pursuit_v"),
-        ("pettingzoo:sysl/pursuit_v1", "PettingZoo has no module pettingzoo.sysl"),
+        ("pettingzoo:sysl/pursuit_v1", "unknown family of PettingZoo 'sysl'; did you mean 'sisl'"),
         ("tests.workers.environments:Count", "unknown environment 'Count'.*did you mean 'Counter'"),
         ("tests.workers.environments:not_an_environment", "is 3, a int, not a gymnasium.Env"),
         (environments.not_an_environment, "is 3, a int, not a gymnasium.Env"),

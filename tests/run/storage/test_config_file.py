@@ -273,6 +273,7 @@ def test_an_environments_function_is_named_again_by_the_user():
 
 def test_a_run_folder_that_is_taken_is_resumed_with_trust_where_that_is_needed(tmp_path):
     facts = {**facts_of(env=Corridor(length=5.0)), "policies": {}, "run_settings": {}}
+    facts |= {"env_name": "Corridor", "action_masks": False, "opponents_of": None, "panels": []}
     run_folder.create(tmp_path / "own", facts).release()
     with pytest.raises(run_folder.FolderExists, match=r"--resume \S*own --trust$"):
         run_folder.create(tmp_path / "own", facts)
