@@ -83,7 +83,7 @@ def test_a_host_rollout_is_the_compiled_rollout(name, num_parts, steps_at_once, 
     monkeypatch.setattr(host_part, "STEPS_AT_ONCE", steps_at_once)
     for (envs, expected), (envs_outside, rollout) in both(CONFIGS[name], num_parts):
         assert_equal(expected, rollout)
-        for part in ("obs", "episodes", "policy_states", "unfinished"):
+        for part in ("obs", "episodes", "policy_states", "features"):
             assert_equal(getattr(envs, part), getattr(envs_outside, part))
 
 
