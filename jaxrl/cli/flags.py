@@ -118,7 +118,7 @@ def _once(name: str, form: Form, times: list[Any]) -> list[str]:
     """The words of a flag that is there, with those of each time where several are allowed.
 
     Raises:
-        UsageError: it is there several times, of which all but one would be dropped in silence.
+        UsageError: it is given several times, of which all but one would be dropped in silence.
     """
     if form.repeated:
         return times
@@ -126,7 +126,7 @@ def _once(name: str, form: Form, times: list[Any]) -> list[str]:
         shown_values = " and ".join(brief(" ".join(words)) for words in map(_words, times[:2]))
         several = ", with all its values behind it" if form.metavar else ""
         raise UsageError(
-            f"{flag_name(name)} is there {len(times)} times, as {shown_values}: "
+            f"{flag_name(name)} is given {len(times)} times, as {shown_values}: "
             f"give it once{several}"
         )
     return _words(times[0])

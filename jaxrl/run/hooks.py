@@ -46,7 +46,10 @@ class Hook:
     is_record = False  # whether it keeps what was trained, whatever another hook raises
 
     def keep(self, results: list[Result]) -> int:
-        """The number of a chunk's results that count; training ends with the last, if not all."""
+        """The number of a chunk's results that count; the state becomes the one after the last.
+
+        Training goes on from there, unless `look` or a criterion sets that result's "done".
+        """
         return len(results)
 
     def look(self, results: list[Result]) -> int:

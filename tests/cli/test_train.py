@@ -108,7 +108,7 @@ def test_policies_come_from_a_json_file(tmp_path):
             "unknown gymnax environment 'CartPole'; did you mean 'CartPole-v1'",
         ),
         ("--num-envs", "--num-envs takes one value"),
-        ("--lr 0.1 --lr 0.2", "--lr is there 2 times, as '0.1' and '0.2': give it once"),
+        ("--lr 0.1 --lr 0.2", "--lr is given 2 times, as '0.1' and '0.2': give it once"),
         ("--env-args a=1 --env-args b=2", "--env-args .* give it once, with all its values"),
         ("--env-args a=1 a=2", "env_args names 'a' twice"),
         ("--run-dir=", "--run-dir has an empty text as its value"),
