@@ -16,7 +16,7 @@ import numpy as np
 import report
 
 from jaxrl import PPOConfig, make_train
-from jaxrl.run.inference.evaluate import evaluate
+from jaxrl.play.evaluate import evaluate
 
 JUDGED = {"episodes": 100, "seed": 1}
 

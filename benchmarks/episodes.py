@@ -23,9 +23,9 @@ from pathlib import Path
 import report
 
 from jaxrl import PPOConfig, Trainer
-from jaxrl.run.inference.evaluate import evaluate
-from jaxrl.run.inference.host_episodes import EpisodeRange, Players, play_episodes
-from jaxrl.run.inference.sampling import episodes_of
+from jaxrl.play.evaluate import evaluate
+from jaxrl.play.host_episodes import EpisodeRange, Players, play_episodes
+from jaxrl.play.sampling import episodes_of
 
 
 def main() -> None:

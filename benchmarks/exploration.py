@@ -32,7 +32,7 @@ import report
 
 from jaxrl import PPOConfig, make, make_train
 from jaxrl.adapters.from_gymnax import GymnaxEnvironment
-from jaxrl.run.inference.evaluate import evaluate
+from jaxrl.play.evaluate import evaluate
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "random_network_distillation.py"
 SOLVED = 110  # steps

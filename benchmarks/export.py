@@ -22,8 +22,8 @@ import report
 
 from jaxrl import PPOConfig
 from jaxrl.core.errors import UsageError
+from jaxrl.export.numpy_policy import NumpyPolicy
 from jaxrl.models.policy_spec import PolicyWeights
-from jaxrl.run.export.numpy_policy import NumpyPolicy
 from jaxrl.run.inference.policy import Policy
 
 CASES = {

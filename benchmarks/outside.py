@@ -22,7 +22,7 @@ import report
 from outside_training import TRAININGS, learning, training
 from report import CORES
 
-from jaxrl.workers.python_env import make_vector_env
+from jaxrl.outside.workers.python_env import make_vector_env
 
 AGENT = "default_agent"
 

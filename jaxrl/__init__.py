@@ -31,6 +31,7 @@ from jaxrl.algorithms.bc.config import BCConfig, MARWILConfig
 from jaxrl.algorithms.opponent_settings import OpponentPool
 from jaxrl.algorithms.ppo.config import PPOConfig
 from jaxrl.algorithms.ppo.ppo import make_train
+from jaxrl.cluster.hosts import join
 from jaxrl.core.batched_env import BatchedEnvironment
 from jaxrl.core.curriculum import Curriculum, LevelsBySuccess
 from jaxrl.core.env import Environment, MultiAgentEnvironment, StackedEnvironment
@@ -39,19 +40,18 @@ from jaxrl.core.errors import UsageError
 from jaxrl.core.registry import make, names, register
 from jaxrl.core.seats import ShuffledSeats
 from jaxrl.offline.estimators import estimate_return
+from jaxrl.outside.learner import Learner
+from jaxrl.play.load import evaluate, load_policy, render
+from jaxrl.play.replayed_episode import replay_episode
+from jaxrl.replay.page import Replay
+from jaxrl.replay.replay import replay
 from jaxrl.rllib.translation import Translation, from_rllib
 from jaxrl.run.callbacks import Callbacks
 from jaxrl.run.devices.compile_cache import use_compile_cache
-from jaxrl.run.devices.hosts import join
 from jaxrl.run.health import Diverged
-from jaxrl.run.inference.load import evaluate, load_policy, render
 from jaxrl.run.inference.policy import Policy
-from jaxrl.run.inference.replayed_episode import replay_episode
-from jaxrl.run.learner import Learner
 from jaxrl.run.logging.loggers import Logger
 from jaxrl.run.logging.run_results import Run, load_run
-from jaxrl.run.replay.page import Replay
-from jaxrl.run.replay.replay import replay
 from jaxrl.run.settings import RunSettings
 from jaxrl.run.trainer import Trainer
 from jaxrl.sweeps.population_based_training import PopulationBasedTraining

@@ -14,12 +14,12 @@ import numpy as np
 from jaxrl import PPOConfig
 from jaxrl.models.policy_spec import PolicyWeights
 from jaxrl.run.inference.policy import Policy
-from tests.run.replay.browser import Browser
+from tests.replay.browser import Browser
 
 ROOT = Path(__file__).parents[1]
 FILES = (
-    *("examples/browser/arena.js", "jaxrl/run/replay/painting.js"),
-    "jaxrl/run/replay/player.css",
+    *("examples/browser/arena.js", "jaxrl/replay/painting.js"),
+    "jaxrl/replay/player.css",
 )
 COINS = np.random.default_rng(0).random(60) < 0.5
 

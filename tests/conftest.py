@@ -78,7 +78,7 @@ QUICK = (
     "test_house.py",
 )
 # Begins first, so that no worker ends alone with it.
-LONGEST = "tests/run/devices/test_hosts.py"
+LONGEST = "tests/cluster/test_hosts.py"
 
 
 @pytest.hookimpl(tryfirst=True)

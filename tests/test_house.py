@@ -70,7 +70,7 @@ CORE_WITHOUT_JAX = tuple(
     )
 )
 WORKERS_WITH_JAX = {  # the side that learns
-    f"jaxrl/workers/{module}.py"
+    f"jaxrl/outside/workers/{module}.py"
     for module in ("local", "pictured", "pool", "probing", "python_env", "vector")
 }
 MAY_BE_IMPORTED_BY = {
@@ -93,27 +93,27 @@ MAY_BE_IMPORTED_BY = {
         "jaxrl/adapters/from_jaxmarl.py",
         "jaxrl/adapters/from_pgx.py",  # its fonts
     },
-    "PIL": {"jaxrl/run/inference/video.py", "jaxrl/adapters/from_pgx.py"},
+    "PIL": {"jaxrl/play/video.py", "jaxrl/adapters/from_pgx.py"},
     "resvg_py": {"jaxrl/adapters/from_pgx.py"},
-    "imageio": {"jaxrl/run/inference/video.py"},
+    "imageio": {"jaxrl/play/video.py"},
     "ray": {
         *("jaxrl/adapters/to_ray_tune.py", "jaxrl/adapters/to_rllib.py"),
-        "jaxrl/run/devices/ray_rollouts.py",
+        "jaxrl/outside/ray_rollouts.py",
     },
     "gymnasium": {
         *("jaxrl/adapters/to_gymnasium.py", "jaxrl/adapters/to_rllib.py"),
         "jaxrl/episodes/minari_datasets.py",
-        *(f"jaxrl/workers/{module}.py" for module in ("masks", "sources", "space_forms")),
+        *(f"jaxrl/outside/workers/{module}.py" for module in ("masks", "sources", "space_forms")),
     },
-    "pettingzoo": {"jaxrl/adapters/to_pettingzoo.py", "jaxrl/workers/copies.py"},
+    "pettingzoo": {"jaxrl/adapters/to_pettingzoo.py", "jaxrl/outside/workers/copies.py"},
     "stable_baselines3": {"jaxrl/adapters/to_sb3.py"},
     "pyarrow": {"jaxrl/episodes/bounded_table.py", "jaxrl/episodes/parquet.py"},
     "minari": {"jaxrl/episodes/minari_datasets.py"},
     "msgspec": {"jaxrl/serving/protocol.py"},
     "websockets": {"jaxrl/serving/server.py"},
-    "jax2onnx": {"jaxrl/run/export/onnx_file.py"},
-    "onnx": {"jaxrl/run/export/onnx_file.py"},
-    "onnxruntime": {"jaxrl/run/export/onnx_file.py"},
+    "jax2onnx": {"jaxrl/export/onnx_file.py"},
+    "onnx": {"jaxrl/export/onnx_file.py"},
+    "onnxruntime": {"jaxrl/export/onnx_file.py"},
 }
 ALGORITHMS = {
     folder.name for folder in (ROOT / "jaxrl" / "algorithms").iterdir() if folder.is_dir()
@@ -583,10 +583,10 @@ def test_no_modules_import_each_other_in_a_circle():
 # What a stranger may have to read; the two numbers only fall.
 MOST_FILES_OF_A_TRAINER, MOST_LINES_OF_A_TRAINER = 116, 20_100
 NOT_OF_A_TRAINER = (  # found by name when a setting or a call asks for them
-    *("jaxrl/workers/", "jaxrl/run/export/", "jaxrl/run/replay/", "jaxrl/serving/"),
-    *("jaxrl/episodes/", "jaxrl/run/episode_output", "jaxrl/run/logging/figures"),
-    *("jaxrl/run/devices/ray_", "jaxrl/run/devices/host_program", "jaxrl/run/devices/collector"),
-    *("jaxrl/run/devices/hosts", "jaxrl/run/multiprocess", "jaxrl/run/resume"),
+    *("jaxrl/outside/workers/", "jaxrl/export/", "jaxrl/replay/", "jaxrl/serving/"),
+    *("jaxrl/episodes/", "jaxrl/play/episode_output", "jaxrl/run/logging/figures"),
+    *("jaxrl/run/devices/ray_", "jaxrl/outside/host_program", "jaxrl/outside/collector"),
+    *("jaxrl/cluster/hosts", "jaxrl/cluster/multiprocess", "jaxrl/run/resume"),
     *("jaxrl/run/divergence", "jaxrl/core/drawing"),
     *(f"jaxrl/run/inference/{module}" for module in ("evaluate", "policy", "sampling", "video")),
 )
@@ -797,7 +797,10 @@ BROKEN = {
             "import jax.numpy as jnp",
             "from jaxrl.core.spaces import Box",
         ],
-        "jaxrl/workers/copies.py": ["import jax", "from jaxrl.core.types import DEFAULT_AGENT"],
+        "jaxrl/outside/workers/copies.py": [
+            "import jax",
+            "from jaxrl.core.types import DEFAULT_AGENT",
+        ],
     },
     too_wide: {
         "envs/arena.py": ["x = 1  # " + "wide " * 19],

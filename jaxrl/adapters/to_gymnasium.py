@@ -31,7 +31,7 @@ from jaxrl.core.registry import make_with
 from jaxrl.core.types import PyTree
 from jaxrl.episodes.minari_datasets import gymnasium_space
 from jaxrl.ops.distributions import num_logits
-from jaxrl.workers.sources import make_copy, source_of
+from jaxrl.outside.workers.sources import make_copy, source_of
 
 if TYPE_CHECKING:
     import gymnasium

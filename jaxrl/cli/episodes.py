@@ -26,17 +26,17 @@ from jaxrl.episodes import (
 from jaxrl.episodes.by_agent import Episode, agents_of
 from jaxrl.episodes.minari_datasets import to_minari
 from jaxrl.offline.estimators import estimate_return
+from jaxrl.play.load import policy_of, render
+from jaxrl.play.replayed_episode import environment_of, origin_of, replay_episode
+from jaxrl.play.sampling import ORIGIN
+from jaxrl.play.video import check_ending
+from jaxrl.replay.page import ENDING as PAGE_ENDING
+from jaxrl.replay.page import check_name as check_page_name
+from jaxrl.replay.replay import replay
 from jaxrl.run.command_line import program
 from jaxrl.run.devices.mesh import start_jax
-from jaxrl.run.inference.load import policy_of, render
 from jaxrl.run.inference.policy import Policy
-from jaxrl.run.inference.replayed_episode import environment_of, origin_of, replay_episode
-from jaxrl.run.inference.sampling import ORIGIN
-from jaxrl.run.inference.video import check_ending
 from jaxrl.run.logging.console import print_answer, spread
-from jaxrl.run.replay.page import ENDING as PAGE_ENDING
-from jaxrl.run.replay.page import check_name as check_page_name
-from jaxrl.run.replay.replay import replay
 from jaxrl.run.storage.checkpoint import open_found
 
 MAX_CHARACTERS = 60  # of a nested value in the table of steps

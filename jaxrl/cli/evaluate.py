@@ -19,15 +19,15 @@ from jaxrl.core.errors import UsageError
 from jaxrl.core.fields import UINT32, check_all, count, flag, number, setting
 from jaxrl.core.plan import WIDE, labelled, laid_out
 from jaxrl.core.words import TEXT, any_value, as_text, or_none, pairs, value_of
+from jaxrl.play import load
+from jaxrl.play.recording import EpisodeRecording
+from jaxrl.replay.page import ENDING as PAGE_ENDING
+from jaxrl.replay.page import check_name as check_page_name
+from jaxrl.replay.replay import replay
 from jaxrl.run.command_line import command, program
 from jaxrl.run.devices import compile_cache
 from jaxrl.run.devices.mesh import start_jax
-from jaxrl.run.inference import load
-from jaxrl.run.inference.recording import EpisodeRecording
 from jaxrl.run.logging.console import print_answer, spread
-from jaxrl.run.replay.page import ENDING as PAGE_ENDING
-from jaxrl.run.replay.page import check_name as check_page_name
-from jaxrl.run.replay.replay import replay
 from jaxrl.run.results import Result
 from jaxrl.run.storage import runs
 from jaxrl.run.storage.checkpoint import is_checkpoint, open_found, read_facts, run_path

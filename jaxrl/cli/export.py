@@ -8,8 +8,8 @@ from jaxrl.cli.evaluate import CHECKPOINT, TRUST, run_command
 from jaxrl.core.errors import UsageError
 from jaxrl.core.fields import count, flag, setting
 from jaxrl.core.words import TEXT, any_value, pairs_of_texts
-from jaxrl.run.export.export import check_path
-from jaxrl.run.inference.load import load_policy
+from jaxrl.export.export import check_path
+from jaxrl.play.load import load_policy
 from jaxrl.run.logging.console import print_answer
 
 

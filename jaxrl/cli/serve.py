@@ -10,7 +10,7 @@ from jaxrl.core import glibc_memory
 from jaxrl.core.errors import require
 from jaxrl.core.fields import flag, setting
 from jaxrl.core.plan import laid_out
-from jaxrl.run.inference.load import policy_of
+from jaxrl.play.load import policy_of
 from jaxrl.run.logging.console import print_answer
 from jaxrl.run.storage.checkpoint import open_found
 from jaxrl.serving.settings import ServerSettings

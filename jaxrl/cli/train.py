@@ -28,17 +28,17 @@ from jaxrl.cli.flags import (
     source_in,
 )
 from jaxrl.cli.help import HELP_FLAGS, show_help
+from jaxrl.cluster.hosts import JOIN_SECONDS, THREE, check, join
 from jaxrl.core import glibc_memory
 from jaxrl.core.errors import TooManyFaults, UsageError, require
 from jaxrl.core.fields import check_all, file_path, flag, setting
 from jaxrl.core.plan import laid_out
 from jaxrl.core.words import TEXT, any_value, pairs, several
+from jaxrl.outside.ray_rollouts import RayEnded
 from jaxrl.rllib.translation import from_rllib
 from jaxrl.run import advice, resume
 from jaxrl.run.command_line import command, program
 from jaxrl.run.devices import compile_cache
-from jaxrl.run.devices.hosts import JOIN_SECONDS, THREE, check, join
-from jaxrl.run.devices.ray_rollouts import RayEnded
 from jaxrl.run.health import Diverged
 from jaxrl.run.logging.console import agent_returns, device_name, duration
 from jaxrl.run.results import lookup, return_path

@@ -10,8 +10,8 @@ import jax
 from jaxrl.cli.evaluate import TRUST, run_command
 from jaxrl.core.fields import count, setting
 from jaxrl.core.plan import labelled
+from jaxrl.replay.server import PORT, LiveRun, LiveServer
 from jaxrl.run.logging.console import print_answer
-from jaxrl.run.replay.server import PORT, LiveRun, LiveServer
 from jaxrl.run.storage.checkpoint import run_path
 
 NICENESS = 10  # training goes first

@@ -2,7 +2,7 @@
 
 An environment in Python, in other processes or on other machines cannot be part of a compiled
 program. It declares its agents and spaces here, and `vector` makes E copies of it that the host
-steps (`jaxrl.rollout.host_rollout`). Its `reset_env` and `step_env` give zeros of the right shapes
+steps (`jaxrl.outside.host_rollout`). Its `reset_env` and `step_env` give zeros of the right shapes
 and types: a program's start is traced with them, and nothing is ever learned from them.
 """
 
@@ -36,7 +36,7 @@ class _Outside:
     """The part that environments of one agent and of several share.
 
     Args:
-        spec: what it declares, a `jaxrl.workers.vector.VectorSpec`.
+        spec: what it declares, a `jaxrl.outside.workers.vector.VectorSpec`.
         vector: vector(num_envs, **settings) makes E copies of it, a `VectorEnv` of the same module.
     """
 

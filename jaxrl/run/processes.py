@@ -1,4 +1,4 @@
-"""The processes of a training, mostly one; several are those of `jaxrl.run.multiprocess`."""
+"""The processes of a training, mostly one; several are those of `jaxrl.cluster.multiprocess`."""
 
 import contextlib
 import functools
@@ -92,7 +92,7 @@ def processes() -> Processes:
     """The processes that a new trainer belongs to."""
     joined = hosts()
     if joined is not None:
-        from jaxrl.run.multiprocess import SeveralProcesses
+        from jaxrl.cluster.multiprocess import SeveralProcesses
 
         return SeveralProcesses(joined.channel)
     if jax.distributed.is_initialized() and jax.process_count() > 1:
@@ -115,7 +115,7 @@ def agreed(build: Method) -> Method:
         joined = hosts()
         if joined is None or joined.channel.busy:  # alone, or from within another such
             return build(*args, **kwargs)
-        from jaxrl.run.multiprocess import built_alike
+        from jaxrl.cluster.multiprocess import built_alike
 
         return built_alike(joined.channel, build, args, kwargs)
 

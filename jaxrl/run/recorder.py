@@ -31,7 +31,7 @@ from jaxrl.run.storage.run_state import Snapshot, state_facts, state_tree
 from jaxrl.run.storage.runs import CURVES, EPISODE, METRICS, PAGE
 
 if TYPE_CHECKING:
-    from jaxrl.run.inference.recording import EpisodeRecording
+    from jaxrl.play.recording import EpisodeRecording
 
 BEST = "the best checkpoint"
 WAITING = (
@@ -236,7 +236,7 @@ class Recorder:
                 self._note_lost(name, error)
 
     def _recording(self, snapshot: Snapshot) -> "EpisodeRecording":
-        from jaxrl.run.inference.recording import EpisodeChoice, record_episode
+        from jaxrl.play.recording import EpisodeChoice, record_episode
 
         weights = on_first_device(tuple(learner.weights for learner in snapshot.runner.learners))
         # As training plays: the likeliest actions of a young policy often get stuck.
@@ -250,11 +250,11 @@ class Recorder:
     def _show(self, name: str, recording: "EpisodeRecording", snapshot: Snapshot) -> None:
         path = self.folder / name
         if name == EPISODE:
-            from jaxrl.run.inference.video import write_episode
+            from jaxrl.play.video import write_episode
 
             write_episode(path, recording)
         else:
-            from jaxrl.run.replay.page import Column, make_replay
+            from jaxrl.replay.page import Column, make_replay
 
             iteration = f"iteration {snapshot.lifetime.training_iteration:,}"
             column = Column(iteration, (recording,), "sampled actions")

@@ -48,7 +48,7 @@ from jaxrl.run.storage.run_state import Snapshot, facts_of
 from jaxrl.run.training_loop import TrainingLoop
 
 if TYPE_CHECKING:
-    from jaxrl.run.devices.host_program import HostProgram
+    from jaxrl.outside.host_program import HostProgram
     from jaxrl.run.recorder import Recorder
     from jaxrl.run.resume import Saved
 
@@ -68,7 +68,7 @@ def _program_for(
     if not is_outside(env):
         settings.refuse_for_jax(config.env_name)
     elif not config.is_offline:
-        from jaxrl.run.devices.host_program import host_program_for
+        from jaxrl.outside.host_program import host_program_for
 
         return host_program_for(config, settings, iteration)
     elif settings.evaluation_interval is not None:
@@ -80,7 +80,7 @@ def _output_of(settings: RunSettings, *run: Any) -> Output:
     """The episode output that the settings ask for."""
     if settings.output is None:
         return Output()
-    from jaxrl.run.episode_output import EpisodeOutput
+    from jaxrl.play.episode_output import EpisodeOutput
 
     return EpisodeOutput(settings, *run)
 

@@ -11,7 +11,7 @@ from jaxrl.core.outside_env import OutsideEnvironment, OutsideMultiAgentEnvironm
 from jaxrl.core.registry import EXTERNAL
 from jaxrl.core.spaces import Box, Dict, Discrete, MultiDiscrete, Space, Tuple
 from jaxrl.core.types import DEFAULT_AGENT, AgentId
-from jaxrl.workers.vector import VectorSpec
+from jaxrl.outside.workers.vector import VectorSpec
 
 GODOT = f"{EXTERNAL}:godot"  # scenes of Godot RL Agents
 SPACES = {"Box": Box, "Discrete": Discrete, "MultiDiscrete": MultiDiscrete, "Dict": Dict}

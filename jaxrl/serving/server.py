@@ -19,8 +19,8 @@ from jaxrl.core.errors import UsageError, brief, one_line
 from jaxrl.core.fields import UINT32, count, flag, instance_of, takes
 from jaxrl.core.troubles import Troubles
 from jaxrl.core.types import PolicyId
+from jaxrl.export.export import npz_bytes
 from jaxrl.models.policy_spec import PolicyWeights
-from jaxrl.run.export.export import npz_bytes
 from jaxrl.run.inference.policy import Policy
 from jaxrl.serving import protocol
 from jaxrl.serving.batched_inference import HELD_SECONDS, BatchedPolicy, Batcher

@@ -11,8 +11,8 @@ import numpy as np
 from jaxrl.core.errors import UsageError, brief, one_line, unknown_name
 from jaxrl.core.spaces import to_json, tree_of
 from jaxrl.core.types import AgentId, PolicyId
+from jaxrl.export.export import strict_json
 from jaxrl.models.policy_spec import PolicyState
-from jaxrl.run.export.export import strict_json
 from jaxrl.serving import protocol
 from jaxrl.serving.batched_inference import Acted, BatchedPolicy, Batcher, Row
 from jaxrl.serving.episode_record import Act, Chunk, EpisodeRecord, Experience

@@ -13,9 +13,9 @@ from jaxrl.algorithms.base import Algorithm, Metrics, RunnerState
 from jaxrl.core.errors import UsageError
 from jaxrl.core.plan import labelled
 from jaxrl.core.types import Key, PyTree
-from jaxrl.rollout.recorded_rollout import recorded_rollout
+from jaxrl.outside.episode_lanes import EpisodeLanes
+from jaxrl.outside.recorded_rollout import recorded_rollout
 from jaxrl.run.devices.compiled import Program, StartAndChunk
-from jaxrl.run.episode_lanes import EpisodeLanes
 from jaxrl.run.results import Result
 from jaxrl.run.settings import RunSettings
 from jaxrl.run.trainer import Trainer

@@ -13,11 +13,11 @@ import numpy as np
 
 from jaxrl.algorithms.base import Algorithm, Metrics, RunnerState
 from jaxrl.core.errors import UsageError
+from jaxrl.play.evaluate import Evaluation
 from jaxrl.rollout.episode_callbacks import resolve_callbacks
 from jaxrl.run.callbacks import HostCallbacks
 from jaxrl.run.devices.mesh import on_first_device
 from jaxrl.run.health import first_bad, undeclared_wait
-from jaxrl.run.inference.evaluate import Evaluation
 from jaxrl.run.logging.loggers import Logs, RunStart
 from jaxrl.run.results import ITERATIONS, Lifetime, Result, iteration_results, result_names
 from jaxrl.run.settings import RunSettings

@@ -12,8 +12,8 @@ from jaxrl.algorithms.config import AlgorithmConfig
 from jaxrl.core.errors import UsageError, brief
 from jaxrl.core.fields import count, file_path, flag, takes, text
 from jaxrl.core.machine import num_cores
+from jaxrl.play.load import CONFIG
 from jaxrl.run.devices.mesh import split_cpu, start_jax
-from jaxrl.run.inference.load import CONFIG
 from jaxrl.run.logging.console import Progress
 from jaxrl.run.results import return_path
 from jaxrl.run.storage import checkpoint, runs

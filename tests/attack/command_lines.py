@@ -11,7 +11,7 @@ import jaxrl
 from jaxrl.cli.flags import flags_of
 from jaxrl.cli.main import all_flags, main
 from jaxrl.core.words import flag_name
-from jaxrl.run.replay.server import LiveServer
+from jaxrl.replay.server import LiveServer
 from jaxrl.serving.server import PolicyServer
 from jaxrl.sweeps.population_based_training import PopulationBasedTraining
 from jaxrl.sweeps.scheduler import Scheduler

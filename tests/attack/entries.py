@@ -8,8 +8,8 @@ import jaxrl
 from jaxrl.core import spaces
 from jaxrl.core.errors import is_installed
 from jaxrl.episodes import EpisodeWriter, MultiAgentEpisode, SingleAgentEpisode, read_episodes
+from jaxrl.export.numpy_policy import NumpyPolicy
 from jaxrl.ops import exploration
-from jaxrl.run.export.numpy_policy import NumpyPolicy
 from jaxrl.serving.server import PolicyServer
 from jaxrl.serving.settings import ServerSettings
 from tests.attack.nonsense import (

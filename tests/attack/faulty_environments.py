@@ -15,7 +15,7 @@ import time
 import numpy as np
 from gymnasium import spaces
 
-from tests.workers.environments import Counter
+from tests.outside.workers.environments import Counter
 
 QUIET = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
 SLEEP = [sys.executable, "-c", "import time; time.sleep(1000)"]

@@ -4,8 +4,8 @@ import pytest
 
 import jaxrl
 from jaxrl.serving.settings import ServerSettings
+from tests.export.kinds import policy_of_kind
 from tests.probes import SMALL_CARTPOLE as SMALL
-from tests.run.export.kinds import policy_of_kind
 
 LRS = {"lr": [1e-3, 1e-4]}
 REFUSED = {

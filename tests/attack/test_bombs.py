@@ -12,11 +12,11 @@ import tensorstore
 
 import jaxrl
 from jaxrl.episodes import EpisodeWriter, SingleAgentEpisode, bounded_table, read_episodes
-from jaxrl.run.export import numpy_policy
-from jaxrl.run.export.numpy_policy import NumpyPolicy
+from jaxrl.export import numpy_policy
+from jaxrl.export.numpy_policy import NumpyPolicy
 from jaxrl.run.storage import array_storage, checkpoint
+from tests.export.kinds import policy_of_kind
 from tests.probes import SMALL_CARTPOLE
-from tests.run.export.kinds import policy_of_kind
 
 
 @pytest.fixture

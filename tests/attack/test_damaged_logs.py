@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 import jaxrl
+from jaxrl.replay.server import LiveRun
 from jaxrl.run.logging.curves import Curves
 from jaxrl.run.logging.result_rows import read_result
 from jaxrl.run.logging.text_logs import start_after
-from jaxrl.run.replay.server import LiveRun
 from jaxrl.run.results import ENV_STEPS
 from tests.probes import SMALL_CARTPOLE
 

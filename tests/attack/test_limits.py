@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import jaxrl
-from jaxrl.workers import pool
-from jaxrl.workers.python_env import make_vector_env
+from jaxrl.outside.workers import pool
+from jaxrl.outside.workers.python_env import make_vector_env
 from tests.attack.test_full_disks import WITHOUT_CACHE
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="limits of a process")

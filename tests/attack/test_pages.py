@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from jaxrl.run.replay.page import page_of
+from jaxrl.replay.page import page_of
 
 ROOT = Path(__file__).parents[2]
 SCRIPTS = sorted(
     [
-        *Path(str(resources.files("jaxrl.run.replay"))).glob("*.js"),
+        *Path(str(resources.files("jaxrl.replay"))).glob("*.js"),
         *(ROOT / "client" / "javascript").glob("*.js"),
         *(ROOT / "examples" / "browser").glob("*.*"),
     ]

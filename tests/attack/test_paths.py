@@ -22,9 +22,9 @@ import jaxrl
 from jaxrl.core.spaces import Box
 from jaxrl.episodes import EpisodeWriter, MultiAgentEpisode, SingleAgentEpisode, read_episodes
 from jaxrl.episodes.minari_datasets import to_minari
-from jaxrl.run.export.numpy_policy import NumpyPolicy
+from jaxrl.export.numpy_policy import NumpyPolicy
+from jaxrl.replay.server import LiveRun, LiveServer
 from jaxrl.run.logging.wandb import _known_id
-from jaxrl.run.replay.server import LiveRun, LiveServer
 from jaxrl.run.storage import checkpoint, run_folder, runs
 from jaxrl.serving.server import ServerSettings
 from jaxrl.serving.session import BatchedPolicy, ServedPolicies, Session

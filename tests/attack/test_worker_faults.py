@@ -12,10 +12,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from jaxrl.workers.python_env import make_vector_env
+from jaxrl.outside.workers.python_env import make_vector_env
 from tests.attack import faulty_environments as faulty
 from tests.attack.faulty_environments import Harmful
-from tests.workers.test_pool import is_running, pids_of, play, wait_until
+from tests.outside.workers.test_pool import is_running, pids_of, play, wait_until
 
 SEEDS = np.arange(2, dtype=np.uint32)
 DIED = "its worker process died "
@@ -183,7 +183,7 @@ def test_what_an_environment_has_started_ends_with_its_worker(harm, end, tmp_pat
 TRAINER = """
 import functools, sys, time
 import numpy as np
-from jaxrl.workers.python_env import make_vector_env
+from jaxrl.outside.workers.python_env import make_vector_env
 from tests.attack import faulty_environments as faulty
 harm = functools.partial(getattr(faulty, sys.argv[1]), sys.argv[2])
 make = functools.partial(faulty.Harmful, harm, share=1.0)

@@ -6,8 +6,8 @@ import pytest
 
 from jaxrl import Trainer, load_policy
 from jaxrl.cli.main import main
-from jaxrl.run.export.numpy_file import READER
-from jaxrl.run.export.numpy_policy import NumpyPolicy
+from jaxrl.export.numpy_file import READER
+from jaxrl.export.numpy_policy import NumpyPolicy
 from tests.probes import SMALL_ARENA
 
 
@@ -72,7 +72,7 @@ def test_what_cannot_be_is_refused_in_one_line(run, capsys, words, text):
 
 
 def test_a_missing_package_is_named_with_the_extra(run, monkeypatch, capsys):
-    monkeypatch.setattr("jaxrl.run.export.onnx_file.is_installed", lambda package: False)
+    monkeypatch.setattr("jaxrl.export.onnx_file.is_installed", lambda package: False)
     with pytest.raises(SystemExit):
         main(["export", run, "--out", "m.onnx", "--policy", "pol1", "--compile-cache", "off"])
     line = 'a .onnx file needs jax2onnx: pip install "jaxrl[onnx]"'

@@ -16,11 +16,11 @@ from jaxrl import UsageError
 from jaxrl.core.number_types import NotHeldError, as_type, common_type, flag_in, store
 from jaxrl.core.spaces import Box, Discrete
 from jaxrl.episodes import SingleAgentEpisode
-from jaxrl.run.export.numpy_policy import NumpyPolicy
+from jaxrl.export.numpy_policy import NumpyPolicy
+from jaxrl.outside.workers.space_forms import _tell_once, form_of, writer
 from jaxrl.run.inference.act_inputs import checked_part
 from jaxrl.serving.message_values import read_observation
-from jaxrl.workers.space_forms import _tell_once, form_of, writer
-from tests.run.export.kinds import policy_of_kind
+from tests.export.kinds import policy_of_kind
 
 TYPES = ["bool", "uint8", "int8", "int16", "uint16", "int32", "uint32", "int64", "uint64"]
 TYPES += ["float16", "float32", "float64"]

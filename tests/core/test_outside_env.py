@@ -7,7 +7,7 @@ import jaxrl
 from jaxrl.core.outside_env import is_outside, outside_environment
 from jaxrl.core.spaces import Box, Discrete
 from jaxrl.core.types import DEFAULT_AGENT
-from jaxrl.workers.vector import VectorSpec
+from jaxrl.outside.workers.vector import VectorSpec
 
 KEY = jax.random.key(0)
 BOX = Box(-1.0, 1.0, (3,))

@@ -21,11 +21,11 @@ from jaxrl.offline.estimators import (
 )
 from jaxrl.offline.judged_episodes import judge_episodes
 from jaxrl.ops.distributions import Categorical, from_logits
-from jaxrl.run.inference.evaluate import evaluate_and_record
-from jaxrl.run.inference.host_episodes import EpisodeRange, Players
+from jaxrl.play.evaluate import evaluate_and_record
+from jaxrl.play.host_episodes import EpisodeRange, Players
+from tests.play.test_recording import untrained
+from tests.play.test_sampling import episodes_of, players
 from tests.probes import Joining
-from tests.run.inference.test_recording import untrained
-from tests.run.inference.test_sampling import episodes_of, players
 
 UNBIASED = ("importance_sampling", "per_decision_importance_sampling", "doubly_robust")
 

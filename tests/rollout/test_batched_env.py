@@ -12,7 +12,7 @@ from jaxrl.core.env_checker import check_env
 from jaxrl.core.errors import UsageError
 from jaxrl.core.registry import make, register
 from jaxrl.envs.cartpole import CartPole
-from jaxrl.run.inference.evaluate import evaluate
+from jaxrl.play.evaluate import evaluate
 
 SMALL = {"num_envs": 12, "rollout_length": 16, "minibatch_size": 64, "num_epochs": 2}
 SMALL |= {"fcnet_hiddens": (8,), "total_env_steps": 3 * 12 * 16, "lr": 1e-3}

@@ -28,11 +28,11 @@ from jaxrl.core.spaces import (
     range_of,
 )
 from jaxrl.episodes import EpisodeWriter, SingleAgentEpisode, read_episodes
+from jaxrl.export.numpy_policy import NumpyPolicy
 from jaxrl.models.policy_spec import PolicyWeights
-from jaxrl.run.export.numpy_policy import NumpyPolicy
+from jaxrl.play.recording import record_episode
+from jaxrl.replay.page import Column, replay_data
 from jaxrl.run.inference.policy import Policy
-from jaxrl.run.inference.recording import record_episode
-from jaxrl.run.replay.page import Column, replay_data
 from tests.spaces_strategy import actions, is_equal, member, trees
 
 STEPS = 4

@@ -17,7 +17,7 @@ from jaxrl import (
     make_train,
     sweep,
 )
-from jaxrl.run.inference.load import open_run
+from jaxrl.play.load import open_run
 from tests.run.test_resume import CARTPOLE, assert_equal_to_the_bit, lines_of, without_times
 
 HERE = "tests.run.test_curriculum"

@@ -20,9 +20,9 @@ from jaxrl_client import EpisodeLost, PolicyClient, ServerError
 from jaxrl_client.local_policy import log_prob
 
 from jaxrl.core.spaces import tree_of
+from jaxrl.export.numpy_policy import NumpyPolicy
 from jaxrl.ops.distributions import num_logits
-from jaxrl.run.export.numpy_policy import NumpyPolicy
-from tests.run.export.kinds import _member, policy_of_kind
+from tests.export.kinds import _member, policy_of_kind
 from tests.serving.served import serving, small_policy
 
 pytestmark = pytest.mark.process  # a server and its clients wait for each other
@@ -185,4 +185,4 @@ print([client.get_action("e", np.array([x, 0.0, 1.0])) for x in (-2, 0, 2)])
 
 def test_the_clients_reader_is_the_one_that_jaxrl_has():
     reader = ROOT / "client/python/jaxrl_client/numpy_policy.py"
-    assert reader.resolve() == ROOT / "jaxrl/run/export/numpy_policy.py"
+    assert reader.resolve() == ROOT / "jaxrl/export/numpy_policy.py"

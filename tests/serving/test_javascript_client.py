@@ -12,7 +12,7 @@ pytest.importorskip("websockets", reason="the extra `serving`")
 pytest.importorskip("msgspec", reason="the extra `serving`")
 
 from tests.arena_page import COINS, arena_policies, check_page, site
-from tests.run.replay.browser import MISSING, Browser
+from tests.replay.browser import MISSING, Browser
 from tests.serving.served import serving
 
 in_a_browser = pytest.mark.skipif(MISSING is not None, reason=str(MISSING))

@@ -22,7 +22,7 @@ from jaxrl.serving import server as server_module
 from jaxrl.serving.batched_inference import BatchedPolicy, Batcher, Row
 from jaxrl.serving.server import Pace
 from jaxrl.serving.settings import ServerSettings
-from tests.run.export.kinds import _member, policy_of_kind
+from tests.export.kinds import _member, policy_of_kind
 from tests.serving.served import Frames, plain, serving, small_policy, wait_until
 
 

@@ -20,7 +20,7 @@ from jaxrl import PPOConfig, UsageError
 from jaxrl.cli.main import main
 from jaxrl.cli.train import begin, parse
 from jaxrl.core.spaces import Box, Dict, Discrete, MultiDiscrete, Tuple
-from jaxrl.run.learner import Learner
+from jaxrl.outside.learner import Learner
 from jaxrl.run.settings import RunSettings
 from jaxrl.serving.batched_inference import BatchedPolicy
 from jaxrl.serving.episode_record import Experience

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 import jaxrl
-from jaxrl.run.devices import host_program
+from jaxrl.outside import host_program
 from jaxrl.sweeps.outcomes import STOPPED, TERMINATED
+from tests.outside.workers.environments import Counter
 from tests.probes import SMALL_CARTPOLE, SMALL_REINFORCE
-from tests.workers.environments import Counter
 
 LENGTH = "env_runners/episode_len_mean"  # which is 5 for each episode of a `Counter`
 QUIET = {"quiet": True, "workers": 0, "sync": True}

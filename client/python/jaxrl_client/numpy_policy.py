@@ -1,1 +1,1 @@
-../../../jaxrl/run/export/numpy_policy.py
+../../../jaxrl/export/numpy_policy.py

@@ -11,7 +11,7 @@ class Hosts:
     index: int  # of this process; 0 decides, logs and saves
     number: int
     cores: int  # that each of them may use, at least
-    channel: Any  # a `Channel` of jaxrl.run.devices.hosts
+    channel: Any  # a `Channel` of jaxrl.cluster.hosts
 
 
 _joined: list[Hosts] = []  # one entry at most

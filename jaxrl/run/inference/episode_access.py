@@ -11,8 +11,8 @@ from jaxrl.run.results import Result
 
 if TYPE_CHECKING:
     from jaxrl.episodes import MultiAgentEpisode, SingleAgentEpisode
-    from jaxrl.run.inference.evaluate import Evaluation
-    from jaxrl.run.inference.payoff_matrix import PayoffMatrix
+    from jaxrl.play.evaluate import Evaluation
+    from jaxrl.play.payoff_matrix import PayoffMatrix
 
 
 class EpisodeAccess:
@@ -21,7 +21,7 @@ class EpisodeAccess:
     @cached_property
     def evaluation(self) -> "Evaluation":
         """The player of evaluations and samples, imported when a setting or a call asks for it."""
-        from jaxrl.run.inference.evaluate import Evaluation
+        from jaxrl.play.evaluate import Evaluation
 
         return Evaluation(self.config, self.algorithm, self.settings, self.progress.say)
 
@@ -99,7 +99,7 @@ class EpisodeAccess:
         Raises:
             UsageError: the configuration has no pool, or an argument is not of its kind.
         """
-        from jaxrl.run.inference.payoff_matrix import matrix_of
+        from jaxrl.play.payoff_matrix import matrix_of
 
         seed = self.settings.evaluation_seed if seed is None else seed
         max_steps = self.settings.evaluation_max_steps if max_steps is None else max_steps

@@ -23,7 +23,7 @@ from jaxrl.run.inference.act_inputs import ActInputs, ActReader
 from jaxrl.run.inference.acting_key import acting_key
 
 if TYPE_CHECKING:
-    from jaxrl.run.export.export import Exported
+    from jaxrl.export.export import Exported
 
 
 class Origin(NamedTuple):
@@ -191,7 +191,7 @@ class Policy:
             UsageError: another ending, a package that is missing, a folder that does not exist, or
                 a file that does not act as the policy does.
         """
-        from jaxrl.run.export.export import export_policy
+        from jaxrl.export.export import export_policy
 
         return export_policy(self, path, explore=explore, opset=opset, names=names)
 

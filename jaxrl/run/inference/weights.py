@@ -40,9 +40,9 @@ class PolicyAccess:
             policy: its name; may be left out if there is one alone.
             seed: of the actions that it draws.
         """
-        from jaxrl.run.inference.host_episodes import Players
+        from jaxrl.play.host_episodes import Players
+        from jaxrl.play.sampling import env_of
         from jaxrl.run.inference.policy import Origin, Policy
-        from jaxrl.run.inference.sampling import env_of
 
         text("a policy's name", optional=True)("policy", policy)
         count(0, UINT32)("seed", seed)

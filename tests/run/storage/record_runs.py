@@ -22,7 +22,7 @@ import jax
 import numpy as np
 
 import jaxrl
-from jaxrl.run.export.numpy_policy import NumpyPolicy
+from jaxrl.export.numpy_policy import NumpyPolicy
 from jaxrl.run.recorder import state_tree
 from jaxrl.run.storage.checkpoint import named_arrays
 from jaxrl.sweeps import population

@@ -17,7 +17,7 @@ import pytest
 import jaxrl
 from jaxrl import Trainer, UsageError, load_policy, resume_sweep
 from jaxrl.episodes import read_episodes
-from jaxrl.run.export.numpy_policy import NumpyPolicy
+from jaxrl.export.numpy_policy import NumpyPolicy
 from jaxrl.run.logging.panels import panels_of
 from jaxrl.run.storage import array_storage, checkpoint, run_folder
 from jaxrl.run.storage.checkpoint import ARRAYS, FACTS, find, named_arrays, read_facts

@@ -1,0 +1,94 @@
+"""The facts of a Python environment: its spaces, and the results of a first reset and step.
+
+They are played as training plays, so what would spoil an episode is refused before training.
+"""
+
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxrl.core.errors import UsageError
+from jaxrl.core.program_spaces import countable, from_program, mask_length, program_space
+from jaxrl.core.python_kinds import VECTOR, kind_of
+from jaxrl.core.spaces import Box, Space, tree_of
+from jaxrl.core.types import AgentId, PyTree
+from jaxrl.outside.workers.arrays import EnvForm, Seen, StepArrays
+from jaxrl.outside.workers.copies import copy_of
+from jaxrl.outside.workers.shared_generators import preserved
+from jaxrl.outside.workers.sources import Source
+from jaxrl.outside.workers.stepper import Fault, Stepper
+from jaxrl.outside.workers.vector import Results, VectorSpec, spec_of
+from jaxrl.outside.workers.vector_stepper import VectorStepper, declared
+
+
+def probe(source: Source, made: Any) -> EnvForm:
+    """The form of an environment's arrays, which is reset and stepped once to see them.
+
+    Args:
+        made: the environment.
+
+    Raises:
+        UsageError: its spaces are not supported, or the reset or the step spoils the episode.
+    """
+    name, seen = source.name, Seen()
+    same = Source(name, lambda env=made: env, is_given=True)
+
+    def refuse(fault: Fault) -> None:
+        where = f", in its first step with the action {fault.action}" if fault.step else ""
+        raise UsageError(f"environment {name!r} cannot be reset and stepped: {fault.reason}{where}")
+
+    if kind_of(made) == VECTOR:
+        form, num_envs = declared(made, name), int(made.num_envs)
+        arrays = StepArrays(form, num_envs, seen=seen)
+        stepper = VectorStepper(same, arrays, refuse)
+    else:
+        copy, num_envs = copy_of(made, name), 1
+        form, made = copy.declared(), copy.env
+        arrays = StepArrays(form, num_envs, seen=seen)
+        stepper = Stepper(same, arrays, range(1), refuse)
+    results = Results(arrays, (slice(0, num_envs),))
+    with preserved():
+        stepper.reset()
+        actions = possible_actions(spec_of(name, form), results.first().action_mask, num_envs)
+        results.write_actions(slice(0, num_envs), actions)
+        stepper.step()
+    if seen.masked and not all(action.num_actions for action in form.actions):
+        raise UsageError(f"environment {name!r}: an action_mask needs discrete actions")
+    waits = seen.waits or bool(getattr(made, "metadata", {}).get("agents_wait"))
+    return form._replace(masked=seen.masked, metrics=tuple(sorted(seen.metrics)), waits=waits)
+
+
+def possible_actions(
+    spec: VectorSpec, masks: dict[AgentId, np.ndarray] | None, num_envs: int
+) -> dict[AgentId, PyTree]:
+    """Actions of all agents in all copies: the first possible ones, of Boxes those nearest to 0."""
+    masks = masks or dict.fromkeys(spec.agents)
+    return {
+        agent: _possible(space, masks[agent], num_envs)
+        for agent, space in spec.action_spaces.items()
+    }
+
+
+def _possible(space: Space, mask: np.ndarray | None, num_envs: int) -> PyTree:
+    """A possible action of one agent, [E, ...]; each part of integers has its part of the mask."""
+    parts, structure = jax.tree.flatten(tree_of(space))
+    lengths = [0 if mask is None else mask_length(part) for part in parts]
+    masks = np.split(mask, np.cumsum(lengths)[:-1], axis=1) if mask is not None else lengths
+    found = [
+        _first_possible(countable(part), each if length else None, num_envs).astype(part.dtype)
+        for part, each, length in zip(parts, masks, lengths, strict=True)
+    ]
+    return structure.unflatten(found)
+
+
+def _first_possible(space: Space, mask: np.ndarray | None, num_envs: int) -> np.ndarray:
+    """[E, ...]"""
+    if isinstance(space, Box):
+        nearest = np.clip(0, space.low, space.high).astype(space.dtype)
+        return np.broadcast_to(nearest, (num_envs, *space.shape))
+    ends = np.cumsum(space.counts)
+    mask = np.ones((num_envs, ends[-1]), bool) if mask is None else mask
+    first = [part.argmax(axis=1) for part in np.split(mask, ends[:-1], axis=1)]
+    inside = np.stack(first, axis=1).reshape(num_envs, *program_space(space).shape)
+    return from_program(space, inside)

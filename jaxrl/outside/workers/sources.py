@@ -1,0 +1,246 @@
+"""Python environments by name, object or constructor: what a copy of one is made from.
+
+    gym:LunarLander-v3           Gymnasium's registry; without "-v3" its newest version
+    pettingzoo:sisl/pursuit_v4   a module of PettingZoo
+    module:Name                  a class or function that makes an environment
+    a class or function, or an environment itself (copied)
+
+This module must not import JAX.
+"""
+
+import contextlib
+import copy
+import functools
+import importlib.util
+import pkgutil
+from collections.abc import Callable, Iterable, Mapping
+from types import ModuleType
+from typing import Any, NamedTuple
+
+from jaxrl.core import trust
+from jaxrl.core.errors import UsageError, brief, explained, is_installed, reason_of, unknown_name
+from jaxrl.core.fields import text
+from jaxrl.core.python_kinds import VECTOR, by_keywords, kind_of
+from jaxrl.outside.workers.family import in_one_process
+
+SCHEMES = {"gym": "gymnasium", "pettingzoo": "pettingzoo"}  # with the library, and the extra
+# What registers environments of Gymnasium whose names begin so: a module, and its package.
+REGISTERED_BY = {
+    "ALE/": ("ale_py", "ale-py"),
+    "MiniGrid-": ("minigrid", "minigrid"),
+    "BabyAI-": ("minigrid", "minigrid"),
+    "MiniWorld-": ("miniworld", "miniworld"),
+    "Fetch": ("gymnasium_robotics", "gymnasium-robotics"),
+    "AdroitHand": ("gymnasium_robotics", "gymnasium-robotics"),
+    "FrankaKitchen": ("gymnasium_robotics", "gymnasium-robotics"),
+    "highway-": ("highway_env", "highway-env"),
+    "dm_control/": ("shimmy", '"shimmy[dm-control]"'),
+}
+MOVED = {"mpe": "mpe2", "magent": "magent2.environments"}  # families that left PettingZoo
+PYTHON_ENVIRONMENT = trust.Kind(
+    "environment",
+    "jaxrl.envs",
+    "a class or a function that makes an environment",
+    callable,
+    "jaxrl.schemes",
+)
+
+
+class Source(NamedTuple):
+    """A maker of copies of an environment, in this process or in another one.
+
+    Attributes:
+        name: in messages and folders.
+        make: makes a copy.
+        is_given: whether it is an object that steps its copies itself, and is not ours to close.
+    """
+
+    name: str
+    make: Callable[[], Any]
+    is_given: bool = False
+
+
+def source_of(env: Any, env_args: Mapping[str, Any] | None = None) -> Source:
+    """The source of an environment outside JAX.
+
+    Args:
+        env: see the module. A name was checked already if it came from a file (`core.trust`).
+        env_args: arguments of its constructor.
+
+    Raises:
+        UsageError: no such name, a library that is not installed, or arguments of an object.
+    """
+    args = dict(env_args or {})
+    if isinstance(env, str):
+        return Source(env, functools.partial(_maker_of(env), **args))
+    if kind_of(env) is not None and not isinstance(env, type):
+        if args:
+            raise UsageError(
+                f"env_args are for a constructor: {_name_of(env)} is an object already"
+            )
+        if kind_of(env) == VECTOR:
+            return Source(_name_of(env), lambda: env, is_given=True)
+        return Source(_name_of(env), functools.partial(copy.deepcopy, env))
+    if callable(env):
+        return Source(_name_of(env), functools.partial(by_keywords(env), **args))
+    raise UsageError(
+        f"{brief(env)} is no Python environment: give a gymnasium.Env, an environment of "
+        "PettingZoo or RLlib, or what makes one"
+    )
+
+
+def make_copy(source: Source) -> Any:
+    """A copy of the environment.
+
+    Raises:
+        UsageError: the constructor fails, or makes something else.
+    """
+    with explained(f"environment {source.name!r} cannot be made"):
+        env = in_one_process(source.make)
+    if kind_of(env) is None:
+        raise UsageError(
+            f"environment {source.name!r} is {trust.described(env)}, not a gymnasium.Env, "
+            "gymnasium.vector.VectorEnv, or environment of PettingZoo or RLlib"
+        )
+    return env
+
+
+def _name_of(env: Any) -> str:
+    inner = getattr(env, "func", env)  # of functools.partial
+    spec = getattr(env, "spec", None)
+    if getattr(spec, "id", None):
+        return str(spec.id)
+    named = inner if hasattr(inner, "__name__") else type(inner)
+    return str(named.__name__).strip("<>")
+
+
+def gymnasium_constructor(name: str) -> Callable[..., Any]:
+    """The constructor of an environment in Gymnasium's registry: `gym:NAME`."""
+    _require("gym", name)
+    return functools.partial(_make_gymnasium, name)
+
+
+def pettingzoo_constructor(name: str) -> Callable[..., Any]:
+    """The constructor of an environment of PettingZoo: `pettingzoo:FAMILY/NAME`."""
+    _require("pettingzoo", name)
+    return functools.partial(_make_pettingzoo, name)
+
+
+def _maker_of(name: str) -> Callable[..., Any]:
+    scheme, _, rest = name.partition(":")
+    constructors = {"gym": gymnasium_constructor, "pettingzoo": pettingzoo_constructor}
+    if scheme in constructors:
+        return constructors[scheme](rest)
+    named = trust.parse_name(name)
+    if named is None:
+        known = [*(f"{each}:NAME" for each in SCHEMES), "module:Name"]
+        raise unknown_name("environment", name, known)
+    return functools.partial(_make_named, named)
+
+
+def _require(scheme: str, name: Any) -> None:
+    text("a text")(f"environments {scheme}:NAME: NAME", name)
+    library = SCHEMES[scheme]
+    if not is_installed(library):
+        raise UsageError(
+            f"environments {scheme}:NAME: {library} is not installed: "
+            f'pip install "jaxrl[{library}]"'
+        )
+
+
+def _make_named(named: trust.Named, /, **args: Any) -> Any:
+    return by_keywords(trust.load(PYTHON_ENVIRONMENT, named))(**{**named.arguments, **args})
+
+
+def _make_gymnasium(name: str, /, **args: Any) -> Any:
+    import gymnasium
+
+    module, _, short = name.rpartition(":")  # "ale_py:ALE/Pong-v5" imports ale_py, which registers
+    if module:
+        _imported(module, f"gym:{name}")
+    elif short not in gymnasium.registry:
+        prefixes = (prefix for prefix in REGISTERED_BY if short.startswith(prefix))
+        if (prefix := next(prefixes, None)) is not None:
+            _imported(REGISTERED_BY[prefix][0], f"gym:{name}", REGISTERED_BY[prefix][1])
+    known = _newest(short, gymnasium.registry, "-v")
+    if known is None:
+        look = "" if module else "; one that a package registers is gym:MODULE:NAME"
+        raise UsageError(
+            f"{unknown_name('Gymnasium environment', short, gymnasium.registry)}{look}"
+        )
+    with explained(f"environment 'gym:{name}' cannot be made"):
+        return gymnasium.make(known, disable_env_checker=True, **args)
+
+
+def _make_pettingzoo(name: str, /, **args: Any) -> Any:
+    parts = name.split("/")
+    wrong = f"environment {brief(f'pettingzoo:{name}')}"
+    if len(parts) < 2 or not all(part.isidentifier() for part in parts):
+        raise UsageError(f"{wrong}: give the module's family and name: pettingzoo:sisl/pursuit_v4")
+    package = _family(name, *parts[:-1])
+    names = [module.name for module in pkgutil.iter_modules(package.__path__)]
+    known = _newest(parts[-1], [each for each in names if "_v" in each], "_v")
+    if known is None:
+        known = ["/".join((*parts[:-1], each)) for each in names if "_v" in each]
+        raise unknown_name("environment of PettingZoo", name, known)
+    extra = f'"pettingzoo[{parts[0]}]"'
+    module = _imported(f"{package.__name__}.{known}", f"pettingzoo:{name}", extra)
+    make = getattr(module, "parallel_env", None) or getattr(module, "env", None)
+    if make is None:
+        raise UsageError(f"{wrong}: the module makes no environment")
+    with explained(f"{wrong} cannot be made"):
+        return make(**args)
+
+
+def _family(name: str, *parts: str) -> ModuleType:
+    """The package of a family of PettingZoo, which may have moved out of it."""
+    path = ".".join(("pettingzoo", *parts))
+    try:
+        return importlib.import_module(path)
+    except ImportError as error:
+        if parts[0] in MOVED:
+            return _imported(MOVED[parts[0]], f"pettingzoo:{name}", MOVED[parts[0]].split(".")[0])
+        if isinstance(error, ModuleNotFoundError) and f"{error.name}.".startswith("pettingzoo."):
+            library = importlib.util.find_spec(SCHEMES["pettingzoo"])
+            found = pkgutil.iter_modules(library.submodule_search_locations)
+            known = {*MOVED, *(module.name for module in found)} - {"env_registry", "test", "utils"}
+            raise unknown_name("family of PettingZoo", "/".join(parts), known) from None
+        raise UsageError(f"environment 'pettingzoo:{name}': {reason_of(error)}") from error
+
+
+def _newest(name: str, known: Iterable[str], mark: str) -> str | None:
+    """The known name itself, or of one without a version the newest; None: there is none."""
+    if name in (known := list(known)):
+        return name
+    versions = {each: each.removeprefix(f"{name}{mark}") for each in known}
+    numbers = {
+        each: int(version)
+        for each, version in versions.items()
+        if version != each and version.isdecimal()
+    }
+    return max(numbers, key=numbers.get, default=None)
+
+
+def _imported(module: str, name: str, install: str | None = None) -> ModuleType:
+    """A module that an environment needs; what fails is said in one line.
+
+    Args:
+        install: what pip calls it; None: a user named the module, which may be anything.
+    """
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        hint = "" if install is None else f": pip install {install}"
+        raise UsageError(
+            f"environment {name!r} needs {error.name}, which is not installed{hint}"
+        ) from error
+    except Exception as error:  # as of libraries that are older than what they import
+        raise UsageError(
+            f"environment {name!r}: {module} cannot be imported: {reason_of(error)}"
+        ) from error
+
+
+def close(env: Any) -> None:
+    """Ends an environment; one that failed may not even close."""
+    with contextlib.suppress(Exception):
+        in_one_process(env.close)

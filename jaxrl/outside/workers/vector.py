@@ -1,0 +1,204 @@
+"""Vectorised environments outside JAX: E copies that step together, results in NumPy.
+
+    envs = make_vector_env("gym:CartPole-v1", 16)      # jaxrl.outside.workers.python_env
+    obs = envs.reset(seeds).obs
+    for part in range(len(envs.parts)):
+        envs.send(part, actions)
+        steps = envs.receive(part)
+    envs.close()
+
+Each episode of a copy has a seed of its own (`arrays.episode_seed`), the first one that of `reset`.
+"""
+
+import logging
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import numpy as np
+
+from jaxrl.core.errors import TooManyFaults
+from jaxrl.core.spaces import Space, from_json
+from jaxrl.core.types import DEFAULT_AGENT, DEFAULT_POLICY, AgentId, PolicyId, PyTree
+from jaxrl.outside.workers.arrays import EnvForm, StepArrays
+from jaxrl.outside.workers.stepper import Fault
+
+log = logging.getLogger(__name__)
+
+
+class VectorSpec(NamedTuple):
+    """The specification of the copies: everything that is the same for all of them."""
+
+    name: str  # of the environment, such as "gym:CartPole-v1"
+    agents: tuple[AgentId, ...]
+    observation_spaces: dict[AgentId, Space]
+    action_spaces: dict[AgentId, Space]
+    metrics: tuple[str, ...]  # the names in info["metrics"]
+    masked: bool  # whether it says which actions are possible
+    always_active: bool  # whether every agent acts in every step
+    waits: bool  # whether agents wait for their turn, or appear after the reset
+
+    @property
+    def default_policies(self) -> dict[PolicyId, tuple[AgentId, ...]]:
+        """The agents of each policy where the user gives no mapping; a policy for each agent."""
+        if self.agents == (DEFAULT_AGENT,):
+            return {DEFAULT_POLICY: self.agents}
+        return {agent: (agent,) for agent in self.agents}
+
+
+class FirstObs(NamedTuple):
+    """The first observations of all copies."""
+
+    obs: dict[AgentId, PyTree]  # [E, ...]
+    action_mask: dict[AgentId, np.ndarray] | None  # bool[E, A]; None without masks
+    acting: np.ndarray  # bool[E, M]  who acts next, where agents may wait
+
+
+class VectorSteps(NamedTuple):
+    """One step of a part's e copies. Agents are on axis 1, in the order of `spec.agents`."""
+
+    obs: dict[AgentId, PyTree]  # [e, ...]  to go on from: a new episode's first where one began
+    final_obs: dict[AgentId, PyTree]  # [e, ...]  as the step reached it, before any reset
+    reward: np.ndarray  # f32[e, M]
+    terminated: np.ndarray  # bool[e, M]  the agent's episode ended in this step
+    truncated: np.ndarray  # bool[e, M]  it was cut, and had not terminated
+    active: np.ndarray  # bool[e, M]  the agent acted in this step
+    episode_done: np.ndarray  # bool[e]  the episode ended
+    # bool[e]  A fault dropped the episode: none of its rows may count. obs begins a new one;
+    # episode_done is false.
+    lost: np.ndarray
+    metrics: dict[str, np.ndarray]  # f32[e]
+    action_mask: dict[AgentId, np.ndarray] | None  # bool[e, A]  of `obs`; None without masks
+    acting: np.ndarray  # bool[e, M]  who acts next, where agents may wait
+
+
+class VectorEnv(Protocol):
+    """E copies of an environment outside JAX.
+
+    Attributes:
+        parts: the copies that step together: all of them, or two halves, which step in turn.
+            `send` and `receive` take the number of one.
+        num_faults: dropped episodes so far; RLlib calls them num_faulty_episodes.
+        num_restarts: worker processes that were started again.
+    """
+
+    spec: VectorSpec
+    num_envs: int
+    parts: tuple[slice, ...]
+    num_faults: int
+    num_restarts: int
+
+    def reset(self, seeds: np.ndarray) -> FirstObs:
+        """Begins new episodes of all copies; `seeds` is u32[E]."""
+
+    def send(self, part: int, actions: dict[AgentId, PyTree]) -> None:
+        """Begins a step of a part's copies; `actions` are [e, ...], of agents that wait too."""
+
+    def receive(self, part: int) -> VectorSteps:
+        """The results of the step that was begun with `send`; the next `send` may change them.
+
+        Raises:
+            TooManyFaults: so many in a row that the environment must be broken.
+        """
+
+    def close(self) -> None:
+        """Ends the processes, and closes the environments of this one."""
+
+
+def spec_of(name: str, form: EnvForm) -> VectorSpec:
+    observations = [from_json(space.json) for space in form.observations]
+    actions = [from_json(space.json) for space in form.actions]
+    return VectorSpec(
+        name,
+        form.agents,
+        dict(zip(form.agents, observations, strict=True)),
+        dict(zip(form.agents, actions, strict=True)),
+        form.metrics,
+        form.masked,
+        form.always_active,
+        form.waits,
+    )
+
+
+class FaultCount:
+    """Counts and logs faults; too many in a row raise `TooManyFaults`."""
+
+    def __init__(self, name: str, max_consecutive: int):
+        self._name, self._max = name, max_consecutive
+        self.total = self.consecutive = 0
+
+    def add(self, fault: Fault | str, num_episodes: int = 1) -> None:
+        """Counts a fault, which cost this many episodes."""
+        self.total += num_episodes
+        self.consecutive += 1
+        what = f"{num_episodes} episodes dropped, " if num_episodes > 1 else "episode dropped, "
+        log.warning("environment %r: %s%s", self._name, what if num_episodes else "", fault)
+        if self.consecutive > self._max:
+            raise TooManyFaults(
+                f"environment {self._name!r} failed {self.consecutive} times and finished no "
+                f"episode in between; last: {fault}"
+            )
+
+    def see(self, steps: Any) -> None:
+        """Begins to count again where an episode ended in a part's `VectorSteps`, or a rollout."""
+        if self.consecutive and steps.episode_done.any():
+            self.consecutive = 0
+
+
+class Results:
+    """The arrays of all copies as trees by agent.
+
+    Attributes:
+        steps: the last step of each part; views of the arrays, which the next one changes.
+    """
+
+    def __init__(self, arrays: StepArrays, parts: tuple[slice, ...]):
+        self._arrays, self._agents = arrays, arrays.form.agents
+        self.steps = [self._steps(rows) for rows in parts]
+
+    def first(self) -> FirstObs:
+        """The first observations, which no step changes."""
+        rows = slice(None)
+        obs, arrays = self._by_agent(self._arrays.obs, rows), self._arrays
+        return jax.tree.map(np.copy, FirstObs(obs, self._masks(rows), arrays.acting[rows]))
+
+    def write_actions(self, rows: slice, actions: dict[AgentId, PyTree]) -> None:
+        """Stores actions [e, ...]."""
+        for group, blocks in zip(self._arrays.acted, self._arrays.action, strict=True):
+            for member, index in enumerate(group.members):
+                given = actions[self._agents[index]]
+                for leaf, block in zip(group.form.leaves, blocks, strict=True):
+                    part = given
+                    for key in leaf.path:
+                        part = part[key]
+                    block[rows, member] = part
+
+    def _steps(self, rows: slice) -> VectorSteps:
+        arrays = self._arrays
+        metrics = arrays.metrics[rows]
+        return VectorSteps(
+            obs=self._by_agent(arrays.obs, rows),
+            final_obs=self._by_agent(arrays.final_obs, rows),
+            reward=arrays.reward[rows],
+            terminated=arrays.terminated[rows],
+            truncated=arrays.truncated[rows],
+            active=arrays.active[rows],
+            episode_done=arrays.episode_done[rows],
+            lost=arrays.lost[rows],
+            metrics={name: metrics[:, i] for i, name in enumerate(arrays.form.metrics)},
+            action_mask=self._masks(rows),
+            acting=arrays.acting[rows],
+        )
+
+    def _by_agent(self, blocks: list[list[np.ndarray]], rows: slice) -> dict[AgentId, PyTree]:
+        values = {}
+        for group, leaves in zip(self._arrays.observed, blocks, strict=True):
+            for member, index in enumerate(group.members):
+                parts = [leaf[rows, member] for leaf in leaves]
+                values[self._agents[index]] = group.form.build(parts)
+        return {agent: values[agent] for agent in self._agents}
+
+    def _masks(self, rows: slice) -> dict[AgentId, np.ndarray] | None:
+        masks = {}
+        for group, block in zip(self._arrays.acted, self._arrays.mask, strict=False):
+            masks |= {self._agents[i]: block[rows, k] for k, i in enumerate(group.members)}
+        return {agent: masks[agent] for agent in self._agents} if masks else None

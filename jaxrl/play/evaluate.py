@@ -1,0 +1,197 @@
+"""Evaluation: whole episodes with frozen policies, exactly as many as asked, summarised."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxrl.algorithms.base import Algorithm, RunnerState
+from jaxrl.core.errors import UsageError
+from jaxrl.core.fields import UINT32, count, flag, freeze, pairs
+from jaxrl.core.types import PyTree
+from jaxrl.episodes.by_agent import Episode
+from jaxrl.models.policy_spec import PolicyWeights
+from jaxrl.play.host_episodes import (
+    EpisodeRange,
+    EvaluationCopies,
+    Players,
+    play_episodes,
+)
+from jaxrl.play.play_limit import DEFAULT_LIMIT, PlayLimit, say_on_stderr
+from jaxrl.play.sampling import env_of, episodes_of
+from jaxrl.play.whole_episodes import PlayedBatch
+from jaxrl.rollout.episode_stats import summarise
+from jaxrl.run.results import Result, episode_results, episode_returns
+from jaxrl.run.settings import MAX_STEPS
+
+_summarise = jax.jit(summarise)  # one program, not one for each operation
+
+
+def evaluate(
+    algorithm: Algorithm,
+    weights: tuple[PolicyWeights, ...],
+    env_params: PyTree = None,
+    *,
+    episodes: int = 10,
+    explore: bool = False,
+    seed: int = 0,
+    copies: EvaluationCopies | None = None,
+    limit: PlayLimit = DEFAULT_LIMIT,
+) -> Result:
+    """Plays `episodes` whole episodes.
+
+    Args:
+        weights: of every policy, by group, [N, ...].
+        env_params: default: the algorithm's.
+        explore: whether actions are sampled; else each is its distribution's mode.
+        copies: of an environment outside JAX; None: made for these episodes.
+
+    Returns:
+        As `summary_of_episodes`.
+    """
+    params = algorithm.env_params if env_params is None else env_params
+    players = Players(algorithm, weights, params, copies=copies)
+    wanted = EpisodeRange(seed, 0, episodes, explore, limit)
+    return evaluate_and_record(players, wanted)["env_runners"]
+
+
+def summary_of_episodes(algorithm: Algorithm, batches: Sequence[PlayedBatch]) -> Result:
+    """Batches of episodes, in RLlib's tree as under `env_runners`.
+
+    With `episode_return_std` and `episode_len_std` (of the episodes, ddof 0). Of episodes that were
+    cut only their number is there, `num_episodes_cut`, and their steps.
+    """
+    played = jax.tree.map(lambda *leaves: np.concatenate(leaves), *[b.finished for b in batches])
+    done = np.concatenate([batch.done for batch in batches])
+    num_cut_steps = sum(int((~batch.done).sum()) * batch.num_steps for batch in batches)
+    returns, lengths = episode_returns(played)[done], played.length[done].astype(np.int64)
+    summary = jax.tree.map(np.asarray, _summarise(played, done))
+    spreads = {"episode_return_std": returns, "episode_len_std": lengths}
+    return {
+        **episode_results(algorithm, summary),
+        **({name: float(values.std()) for name, values in spreads.items()} if done.any() else {}),
+        "num_episodes": len(lengths),
+        **({} if done.all() else {"num_episodes_cut": int((~done).sum())}),
+        "num_env_steps_sampled": int(lengths.sum()) + num_cut_steps,
+    }
+
+
+def evaluate_and_record(
+    players: Players, wanted: EpisodeRange, *sinks: Callable[[Episode], Any]
+) -> Result:
+    """{"env_runners": ...}; the sinks are called with each episode as an object."""
+    batches = []
+    for batch in play_episodes(players, wanted, keeps_steps=bool(sinks)):
+        batches.append(batch._replace(steps=None))
+        for episode in episodes_of(players, wanted.seed, batch) if sinks else ():
+            for sink in sinks:
+                sink(episode)
+    return {"env_runners": summary_of_episodes(players.algorithm, batches)}
+
+
+class Evaluation:
+    """A run's evaluation by its settings, over its environment or one with other arguments."""
+
+    def __init__(
+        self,
+        config: Any,
+        algorithm: Algorithm,
+        settings: Any,
+        say: Callable[[str], Any] = say_on_stderr,
+    ):
+        self.say = say
+        self.config, self.settings, self.trained = config, settings, algorithm
+        self._algorithms: dict[Any, Algorithm] = {}  # by the arguments that differ
+        self.copies = EvaluationCopies(settings)
+
+    def check(self) -> None:
+        """Refuses settings that cannot work, before anything is compiled.
+
+        Raises:
+            UsageError: other arguments for an environment that is no name, or such as change agents
+                or spaces.
+        """
+        self._over(self.settings.evaluation_env_args)
+
+    def __call__(
+        self,
+        runner: RunnerState,
+        env_params: PyTree,
+        *sinks: Callable[[Episode], Any],
+        first: int = 0,
+        opponent: str | None = None,
+        **changes: Any,
+    ) -> Result:
+        """{"env_runners": ...} of the policies in `runner`, and whom they met of a pool.
+
+        Args:
+            env_params: the environment's numbers, used unless it is made with other arguments than
+                training's, or a curriculum sets them: then the configuration's own.
+            sinks: as of `evaluate_and_record`.
+            first: the number of the first episode.
+            opponent: as of `Algorithm.acting_weights`.
+            **changes: episodes, explore, seed, max_steps or env_args in place of the settings',
+                where they are not None.
+        """
+        wanted = self._wanted(changes)
+        algorithm, is_target = self._over(wanted["env_args"]), self.config.env_task_fn is not None
+        params = algorithm.env_params if is_target or wanted["env_args"] else env_params
+        env, weights = env_of(self.config, wanted["env_args"]), algorithm.acting_weights
+        players = Players(algorithm, weights(runner, opponent), params, env, self.copies)
+        limit = PlayLimit(wanted["max_steps"], self.say, "evaluation_max_steps")
+        chosen = wanted["seed"], first, wanted["episodes"], wanted["explore"], limit
+        result = evaluate_and_record(players, EpisodeRange(*chosen), *sinks)
+        pool = self.trained.opponents
+        if pool is None:
+            return result
+        return {**result, "opponents": {pool.policy: pool.label(runner.opponents, opponent)}}
+
+    def close(self) -> None:
+        """Ends what steps copies of an environment outside JAX."""
+        self.copies.close()
+
+    def _wanted(self, changes: Mapping[str, Any]) -> dict[str, Any]:
+        wanted = {
+            "episodes": self.settings.evaluation_duration,
+            "explore": self.settings.evaluation_explore,
+            "seed": self.settings.evaluation_seed,
+            "env_args": self.settings.evaluation_env_args,
+            "max_steps": self.settings.evaluation_max_steps,
+            **{name: value for name, value in changes.items() if value is not None},
+        }
+        check_wanted(wanted)
+        return {**wanted, "env_args": dict(wanted["env_args"])}
+
+    def _over(self, env_args: Any) -> Algorithm:
+        """Training's algorithm, or one over an environment with other arguments, compiled once."""
+        if not env_args:
+            return self.trained
+        known = freeze(env_args)
+        if known not in self._algorithms:
+            self._algorithms[known] = with_arguments(self.config, dict(env_args), self.trained)
+        return self._algorithms[known]
+
+
+def check_wanted(wanted: Mapping[str, Any]) -> None:
+    """Refuses episodes, a seed, `explore`, `max_steps` or `env_args` not of their kind."""
+    count()("episodes", wanted["episodes"])
+    count()("max_steps", wanted.get("max_steps", MAX_STEPS))
+    flag("explore", wanted["explore"])
+    count(0, UINT32)("seed", wanted["seed"])
+    pairs("{name: value}")("env_args", freeze(wanted.get("env_args", {})))
+
+
+def with_arguments(config: Any, env_args: dict[str, Any], trained: Algorithm) -> Algorithm:
+    """The algorithm over the configuration's environment made with some other arguments."""
+    if not isinstance(config.env, str):
+        raise UsageError(
+            f"env_args={env_args} need an environment by name; {config.env_name} is made already"
+        )
+    others = config.replace(env_args={**dict(config.env_args), **env_args}).build()
+    if others.grouping != trained.grouping:
+        raise UsageError(
+            f"env_args={env_args} change the agents or their spaces: the policies were trained for "
+            "others"
+        )
+    return others

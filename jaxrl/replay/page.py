@@ -1,0 +1,281 @@
+"""Replay page: recorded episodes and their player in one HTML file, which needs no network."""
+
+import base64
+import html
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from jaxrl.core.env import has_pictures
+from jaxrl.core.errors import UsageError
+from jaxrl.core.program_spaces import (
+    action_space_inside,
+    action_to_program,
+    countable,
+    num_chosen,
+    unpacked,
+)
+from jaxrl.core.spaces import Box, Space, is_tree, parts_of, range_of, tree_of
+from jaxrl.core.types import PyTree
+from jaxrl.play.recording import Decisions, EpisodeRecording
+from jaxrl.play.video import png_frames, write_file
+from jaxrl.replay.drawings import Drawings, drawings_of, observations_drawn
+from jaxrl.replay.packing import Packer
+
+ENDING = ".html"
+MAX_BYTES = 16_000_000  # of a page
+MAX_AGENTS = 16  # whose numbers are shown
+MAX_ACTIONS, MAX_ELEMENTS = 64, 8  # whose probabilities, or means, are shown
+NOTEBOOK_HEIGHT = 760  # pixels
+
+
+@dataclass(frozen=True)
+class Column:
+    """The episodes of one checkpoint, shown beside those of others."""
+
+    name: str
+    recordings: tuple[EpisodeRecording, ...]
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Replay:
+    """Episodes that a browser plays: `save` writes them as a file, and a notebook shows them."""
+
+    columns: tuple[Column, ...]
+    html: str
+
+    def save(self, path: str | Path) -> Path:
+        """Writes the page, one file of its own.
+
+        Raises:
+            UsageError: a name that does not end in .html, or a file that cannot be written.
+        """
+        path = check_name(path)
+        content = self.html.encode()
+        write_file(path, lambda temporary: temporary.write_bytes(content))
+        return path
+
+    def _repr_html_(self) -> str:
+        return (
+            f'<iframe srcdoc="{html.escape(self.html)}" sandbox="allow-scripts" '
+            f'style="width: 100%; height: {NOTEBOOK_HEIGHT}px; border: 0"></iframe>'
+        )
+
+    def __repr__(self) -> str:
+        number = len(self.columns[0].recordings)
+        names = ", ".join(column.name for column in self.columns)
+        return f"Replay({number} episode{'' if number == 1 else 's'} of {names})"
+
+
+def check_name(path: str | Path) -> Path:
+    """The path of a page, before any episode is played for it."""
+    path = Path(path)
+    if path.suffix != ENDING:
+        raise UsageError(f"replay page {str(path)!r}: the name must end in {ENDING}")
+    if not path.parent.is_dir():
+        raise UsageError(f"replay page {str(path)!r}: there is no folder {path.parent}")
+    return path
+
+
+def make_replay(columns: Sequence[Column], *, first: int = 0, note: str = "") -> Replay:
+    """A page of episodes: each column plays the same ones.
+
+    Args:
+        first: the number of the first episode.
+        note: beside the title, where the episodes come from.
+
+    Raises:
+        UsageError: drawings that break a rule, or a page of more than `MAX_BYTES`.
+    """
+    page = page_of(replay_data(columns, first=first, note=note))
+    if len(page) > MAX_BYTES:
+        steps = sum(recording.num_steps for column in columns for recording in column.recordings)
+        raise UsageError(
+            f"the replay page would have {len(page) / 1e6:.0f} MB for {steps:,} steps, and at most "
+            f"{MAX_BYTES / 1e6:.0f} MB are allowed: choose fewer episodes or checkpoints, or a "
+            "smaller max_steps"
+        )
+    return Replay(tuple(columns), page)
+
+
+def page_of(data: dict[str, Any] | None) -> str:
+    """The player with these data; without any the one that asks a server for them."""
+    folder = resources.files("jaxrl.replay")
+    read = lambda name: (folder / name).read_text(encoding="utf-8")
+    text = json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
+    scripts = ["painting.js", "player.js", *(["live.js"] if data is None else [])]
+    page = read("player.html")
+    for name, content in (
+        ("STYLE", read("player.css")),
+        ("SCRIPT", "\n".join(map(read, scripts))),
+        ("DATA", text),
+    ):
+        page = page.replace(f"@{name}@", content, 1)
+    return page
+
+
+def replay_data(columns: Sequence[Column], *, first: int = 0, note: str = "") -> dict[str, Any]:
+    """The data of the player; the arrays are references into "arrays"."""
+    shown, packer = columns[0].recordings[0], Packer()
+    env, agents = shown.env, shown.agents[:MAX_AGENTS]
+    tracks = [
+        [_track(column.recordings[i], packer) for column in columns]
+        for i in range(len(columns[0].recordings))
+    ]
+    names = tuple(getattr(env, "action_names", ()))
+    return {
+        "title": env.name,
+        "note": note,
+        "agents": [
+            {
+                "name": agent,
+                "policy": shown.facts[agent].module_id,
+                **_action_facts(shown.facts[agent].action_space, names, columns, agent),
+            }
+            for agent in agents
+        ],
+        "hidden_agents": len(shown.agents) - len(agents),
+        "columns": [{"name": column.name, "note": column.note} for column in columns],
+        "episodes": [{"number": first + i, "tracks": each} for i, each in enumerate(tracks)],
+        "arrays": packer.text(),
+    }
+
+
+def _track(recording: EpisodeRecording, packer: Packer) -> dict[str, Any]:
+    """One episode of one checkpoint."""
+    env, shown = recording.env, recording.agents[:MAX_AGENTS]
+    rewards, decisions = _finite(recording.rewards), recording.decisions
+    track = {
+        "steps": recording.num_steps,
+        "end": recording.end,
+        "returns": _finite(recording.running_returns[-1]).tolist(),
+        "rewards": packer.add(rewards[:, : len(shown)], bits=32),
+        "totals": packer.add(rewards.sum(axis=1, dtype=np.float64), bits=32),
+        "active": packer.add(recording.active[:, : len(shown)]),
+        "decisions": [
+            _decisions(decisions[agent], recording.facts[agent].action_space, packer)
+            for agent in shown
+        ],
+    }
+    if hasattr(env, "draw"):
+        return {**track, "drawing": _packed(drawings_of(recording), packer)}
+    if has_pictures(env):
+        steps, pictures = png_frames(recording)
+        urls = [
+            "data:image/png;base64," + base64.b64encode(picture).decode("ascii")
+            for picture in pictures
+        ]
+        return {**track, "frames": {"steps": [int(step) for step in steps], "images": urls}}
+    drawn = observations_drawn(recording)
+    if drawn.numbers is not None:
+        track["observation"] = packer.add(drawn.numbers)
+    return {**track, "drawing": _packed(drawn, packer)}
+
+
+def _packed(drawings: Drawings, packer: Packer) -> dict[str, Any]:
+    shapes = [
+        {**look, "arrays": {name: packer.add(array) for name, array in arrays.items()}}
+        for look, arrays in zip(drawings.looks, drawings.arrays, strict=True)
+    ]
+    return {"bounds": packer.add(drawings.bounds), "shapes": shapes}
+
+
+def _decisions(decisions: Decisions, space: Space, packer: Packer) -> dict[str, Any]:
+    """The packed decisions: integers as the places of their names, before the Boxes' numbers."""
+    rows = lambda array: _finite(array).reshape(len(array), -1)[:, :MAX_ACTIONS]
+    packed = {"action": packer.add(rows(_taken(space, decisions.action)))}
+    if decisions.value is not None:
+        packed["value"] = packer.add(_finite(decisions.value))
+    probabilities = decisions.probabilities
+    if probabilities is not None and probabilities.shape[1] <= MAX_ACTIONS:
+        packed["probabilities"] = packer.add(_finite(probabilities), bits=8)
+    if decisions.spread is not None:
+        packed["spread"] = [packer.add(rows(part)[:, :MAX_ELEMENTS]) for part in decisions.spread]
+    return packed
+
+
+def _taken(space: Space, action: PyTree) -> np.ndarray:
+    """Actions [T, *shape] in rows: integers from 0, then numbers."""
+    action = action_to_program(space, action)
+    if not is_tree(space):
+        return action
+    inside = action_space_inside(space)
+    parts = unpacked(inside, action)
+    pairs = list(parts_of(inside, parts))
+    rows = [leaf.reshape(len(leaf), -1) for _, part, leaf in pairs if not isinstance(part, Box)]
+    rows += [leaf.reshape(len(leaf), -1) for _, part, leaf in pairs if isinstance(part, Box)]
+    return np.concatenate(rows, axis=1)
+
+
+def _finite(array: Any) -> np.ndarray:
+    """The array with 0 for NaN and infinity, for which JSON has no number."""
+    return np.nan_to_num(np.asarray(array), posinf=0.0, neginf=0.0)
+
+
+def _action_facts(
+    space: Space, names: tuple[str, ...], columns: Sequence[Column], agent: str
+) -> dict[str, Any]:
+    """The names of an agent's actions, and the bounds of those of a Box."""
+    if is_tree(space):
+        return _facts_of_parts(space, columns, agent)
+    space = countable(space)
+    if isinstance(space, Box):
+        number = min(space.size, MAX_ELEMENTS)
+        names = list(names[:number]) if len(names) == space.size else list(map(str, range(number)))
+        taken = [
+            np.reshape(_finite(recording.decisions[agent].action), (recording.num_steps, -1))
+            for column in columns
+            for recording in column.recordings
+        ]
+        taken = np.concatenate(taken)[:, :number].astype(np.float64)
+        low, high = (
+            np.broadcast_to(bound, space.shape).reshape(-1)[:number].astype(np.float64)
+            for bound in (space.low, space.high)
+        )
+        low = np.where(low > -1e30, low, taken.min(axis=0))
+        high = np.where(high < 1e30, high, taken.max(axis=0))
+        return {"names": names, "low": low.tolist(), "high": high.tolist()}
+    parts = list(space.counts)
+    if len(parts) == 1 and len(names) == parts[0]:
+        return {"names": list(names[:MAX_ACTIONS]), "parts": parts}
+    prefix = [f"{i}: " if len(parts) > 1 else "" for i in range(len(parts))]
+    lows = np.ravel(range_of(space)[0]).tolist()
+    numbered = [f"{prefix[i]}{lows[i] + j}" for i, part in enumerate(parts) for j in range(part)]
+    return {"names": numbered[:MAX_ACTIONS], "parts": parts}
+
+
+def _facts_of_parts(space: Space, columns: Sequence[Column], agent: str) -> dict[str, Any]:
+    """The facts of an action in parts: its integers, and "numbers" of its Boxes."""
+    names, counts, numbers, low, high = [], [], [], [], []
+    for path, part, _ in parts_of(space, tree_of(space)):
+        choices = countable(part)
+        several = [""] if choices.shape == () else [f" {i}" for i in range(num_chosen(choices))]
+        if isinstance(choices, Box):
+            numbers += [f"{path}{which}" for which in several]
+            for bounds, bound in ((low, choices.low), (high, choices.high)):
+                bounds += np.broadcast_to(bound, choices.shape).reshape(-1).tolist()
+            continue
+        lows, size = np.ravel(range_of(choices)[0]).tolist(), choices.counts
+        for which, first, count in zip(several, lows, size, strict=True):
+            names += [f"{path}{which}: {first + value}" for value in range(count)]
+        counts += size
+    facts = {"names": names[:MAX_ACTIONS], "parts": counts} if counts else {}
+    if not numbers:
+        return facts
+    taken = [
+        _taken(space, recording.decisions[agent].action)[:, len(counts) :]
+        for column in columns
+        for recording in column.recordings
+    ]
+    taken = _finite(np.concatenate(taken))
+    low, high = np.float64(low), np.float64(high)
+    low, high = np.where(low > -1e30, low, taken.min(0)), np.where(high < 1e30, high, taken.max(0))
+    shown = slice(MAX_ELEMENTS)
+    bounds = {"low": low[shown].tolist(), "high": high[shown].tolist()}
+    return {**facts, "numbers": numbers[shown], **bounds}

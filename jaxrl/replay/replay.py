@@ -1,0 +1,168 @@
+"""`jaxrl.replay`: plays episodes with a run's policies and shows them on a page."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+
+from jaxrl.algorithms.base import Algorithm, RunnerState
+from jaxrl.algorithms.config import AlgorithmConfig
+from jaxrl.core.errors import UsageError, brief
+from jaxrl.core.fields import count, takes
+from jaxrl.core.types import PyTree
+from jaxrl.models.policy_spec import PolicyWeights
+from jaxrl.play.evaluate import check_wanted
+from jaxrl.play.load import OtherGame, open_run
+from jaxrl.play.recording import EpisodeChoice, record_episode
+from jaxrl.play.replayed_episode import recordings_in, refuse_settings_of_play
+from jaxrl.replay.page import Column, Replay, make_replay
+from jaxrl.run.devices.mesh import on_first_device
+from jaxrl.run.storage import runs
+from jaxrl.run.storage.checkpoint import run_path
+from jaxrl.run.trainer import Trainer
+
+UNTRAINED = "untrained"  # in place of a checkpoint: the policies before training
+MAX_COLUMNS = 6
+
+
+class Player(NamedTuple):
+    """Policies that play the episodes of one column."""
+
+    name: str
+    algorithm: Algorithm
+    weights: tuple[PolicyWeights, ...]  # by group, [N, ...]
+    env_params: PyTree
+    seed: int  # of its run's evaluations
+    note: str = ""
+
+    def play(self, choices: Sequence[EpisodeChoice]) -> Column:
+        played = self.algorithm, self.weights, self.env_params
+        recordings = tuple(record_episode(*played, choice) for choice in choices)
+        return Column(self.name, recordings, self.note)
+
+
+@takes(episode=count(0), max_steps=count())
+def replay(
+    source: Any,
+    runner: RunnerState | None = None,
+    *,
+    episodes: int = 1,
+    episode: int = 0,
+    checkpoint: str | int | Sequence[str | int] = "last",
+    explore: bool = False,
+    seed: int | None = None,
+    max_steps: int = 2000,
+    env_args: Mapping[str, Any] | None = None,
+    config: Any = None,
+    trust: bool = False,
+) -> Replay:
+    """Plays episodes and shows them on a page: `.save("episode.html")`, or as a notebook's output.
+
+    Args:
+        source: a run's folder, or a checkpoint's, or what `load_run` returned; a `Trainer`, which
+            plays with its present policies; or a configuration, with the `runner` that
+            `make_train` returned. Or an episode that was played, or a list of them: as
+            `Trainer.sample` and `read_episodes` give them, what `replay_episode` returned, or a
+            recording, as of `render`; then nothing else is given.
+        runner: the state of training, only with a configuration.
+        episodes, episode: how many, and the number of the first.
+        checkpoint: of a run: "last", "best", an iteration or "untrained", or a list of these, which
+            are shown side by side and start alike.
+        explore: whether actions are sampled; else each is its distribution's mode.
+        seed: of the episodes; None: the run's `evaluation_seed`.
+        max_steps: where an episode is cut.
+        env_args: arguments of the environment that differ from training's; only of a run's folder.
+        config: the configuration of a run, only where its file cannot hold it.
+        trust: import what the run names, though it is not jaxrl's or an installed plug-in's; see
+            docs/loading.md.
+
+    Raises:
+        UsageError: as `jaxrl.evaluate`; a page that would be too large.
+    """
+    settings = {name: value for name, value in locals().items() if name != "source"}
+    if (recordings := recordings_in(source)) is not None:
+        refuse_settings_of_play(replay, settings)
+        return make_replay([Column("as it was played", recordings)])
+    wanted = {"episodes": episodes, "explore": explore, "seed": 0 if seed is None else seed}
+    check_wanted(wanted)
+    note = ""
+    if runner is not None and not isinstance(source, AlgorithmConfig):
+        raise UsageError("jaxrl.replay takes a runner beside a configuration only")
+    if isinstance(source, AlgorithmConfig | Trainer):
+        if checkpoint != "last" or env_args or config is not None:
+            raise UsageError(
+                "jaxrl.replay of a trainer or a configuration plays its present policies: "
+                "checkpoint, env_args and config are for a run's folder"
+            )
+        players = [_in_memory(source, runner)]
+    else:
+        source = runs.resolve(run_path(getattr(source, "run_dir", source)))
+        note = source.name
+        loading = {"config": config, "game": OtherGame(env_args), "trust": trust}
+        players = [player_of_run(source, which, loading) for which in _checkpoints(checkpoint)]
+    seed = players[0].seed if seed is None else seed
+    choices = [
+        EpisodeChoice(seed, number, explore, max_steps)
+        for number in range(episode, episode + episodes)
+    ]
+    columns = [player.play(choices) for player in players]
+    return make_replay(columns, first=episode, note=note)
+
+
+def _checkpoints(given: Any) -> list[Any]:
+    is_list = isinstance(given, list | tuple)
+    which = list(given) if is_list else [given]
+    for name in which:
+        if isinstance(name, bool) or not isinstance(name, str | int):
+            raise UsageError(
+                f"checkpoint={brief(name)} must be last, best, untrained or an iteration"
+            )
+    if not 1 <= len(which) <= MAX_COLUMNS:
+        raise UsageError(
+            f"checkpoint={given!r}: name one checkpoint, or up to {MAX_COLUMNS} to be shown side "
+            "by side"
+        )
+    return list(dict.fromkeys(which))
+
+
+def _in_memory(source: Any, runner: RunnerState | None) -> Player:
+    """The present policies of a trainer, or those of a configuration's `runner`."""
+    if isinstance(source, Trainer):
+        algorithm, runner, env_params = source.algorithm, source.runner, source.env_params
+        seed, done = source.settings.evaluation_seed, source.lifetime.training_iteration
+        name = f"iteration {done:,}" if done else UNTRAINED
+    elif runner is None:
+        raise UsageError(
+            "jaxrl.replay of a configuration needs the runner that make_train returned: "
+            "jaxrl.replay(config, runner)"
+        )
+    else:
+        algorithm, seed = source.build(), 0
+        env_params, name = algorithm.env_params, f"iteration {int(runner.num_updates):,}"
+    weights = on_first_device(tuple(learner.weights for learner in runner.learners))
+    return Player(name, algorithm, weights, env_params, seed)
+
+
+def player_of_run(path: Any, which: str | int, loading: Mapping[str, Any]) -> Player:
+    """The policies of one of a run's checkpoints; `loading`: more arguments of `open_run`."""
+    saved = "last" if which == UNTRAINED else which
+    opened = open_run(path, saved, call="jaxrl.replay", **loading)
+    facts, algorithm = opened.saved.facts, opened.algorithm
+    seed = facts["run_settings"]["evaluation_seed"]
+    if which == UNTRAINED:
+        weights = untrained_weights(algorithm, facts["config"]["seed"])
+        return Player(UNTRAINED, algorithm, weights, opened.env_params, seed)
+    iteration = facts["lifetime"]["training_iteration"]
+    note = which if isinstance(which, str) and not which.isdecimal() else ""
+    return Player(
+        f"iteration {iteration:,}", algorithm, opened.weights, opened.env_params, seed, note
+    )
+
+
+def untrained_weights(algorithm: Algorithm, seed: int) -> tuple[PolicyWeights, ...]:
+    """The weights that training with this seed begins with, but for those of `init_from`."""
+
+    def start(key):
+        return tuple(learner.weights for learner in algorithm.init(key).learners)
+
+    return jax.jit(start)(jax.random.key(seed, impl="threefry2x32"))

@@ -1,0 +1,285 @@
+"""Evaluation.
+
+Exactly the episodes that were asked for, the same ones for the same seed, by whichever way.
+"""
+
+import functools
+import itertools
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxrl
+from jaxrl import PPOConfig, Trainer, UsageError, load_policy
+from jaxrl.cli.evaluate import EvaluateOptions, RenderOptions, report
+from jaxrl.cli.evaluate import evaluate as evaluate_run
+from jaxrl.core.fields import check_all
+from jaxrl.episodes import read_episodes
+from jaxrl.play import whole_episodes
+from jaxrl.play.evaluate import evaluate
+from jaxrl.play.whole_episodes import episode_keys, step_chance
+from tests.probes import SMALL_ARENA, SMALL_REINFORCE
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    path = tmp_path_factory.mktemp("trained") / "run"
+    evaluated = {"evaluation_interval": 3, "evaluation_duration": 6}
+    with Trainer(SMALL_ARENA, run_dir=path, quiet=True, pictures=False, **evaluated) as trainer:
+        trainer.fit({"training_iteration": 3})
+    return trainer
+
+
+def test_every_seed_that_the_settings_allow_can_be_evaluated(start):
+    trainer = start(
+        run_dir=None, evaluation_interval=1, evaluation_duration=1, evaluation_seed=2**32 - 1
+    )
+    assert trainer.fit({"training_iteration": 1})["evaluation"]["env_runners"]["num_episodes"] == 1
+    with pytest.raises(UsageError, match="seed=4294967296"):
+        trainer.evaluate(seed=2**32)
+    check_all(EvaluateOptions(seed=2**32 - 1))
+    check_all(RenderOptions(seed=2**32 - 1))
+
+
+def weights_of(trainer):
+    return tuple(learner.weights for learner in trainer.runner.learners)
+
+
+def played_by_hand(run_dir, episodes):
+    """Returns [episodes, agents] of the arena, played step by step with the loaded policies."""
+    policies = {
+        agent: load_policy(run_dir, name)
+        for agent, name in (("agent1", "pol1"), ("agent2", "pol2"))
+    }
+    env, params = jaxrl.make("arena", height=4, width=4, max_steps_in_episode=20)
+    reset_key, play_key = episode_keys(0)
+    spec = jaxrl.PPOConfig(env="arena").build().rollout_spec
+    returns = np.zeros((episodes, 2))
+    step = jax.jit(env.step)
+    step_key = jax.jit(lambda i, t: step_chance(spec, play_key, i[None], t).step_key[0])
+    for i in range(episodes):
+        obs, state = env.reset(jax.random.fold_in(reset_key, i), params)
+        for t in itertools.count():
+            key = step_key(jnp.int32(i), jnp.int32(t))
+            actions = {agent: policy.act(obs[agent]) for agent, policy in policies.items()}
+            env_step = step(key, state, actions, params)
+            obs, state, rewards, terminated, truncated, _ = env_step
+            returns[i] += [rewards["agent1"], rewards["agent2"]]
+            if terminated["__all__"] or truncated["__all__"]:
+                break
+    return returns
+
+
+def test_trainer_script_function_and_loaded_policies_play_the_same_episodes(trained, capsys):
+    lines = [
+        json.loads(line) for line in (trained.run_dir / "metrics.jsonl").read_text().splitlines()
+    ]
+    logged = lines[-1]["evaluation"]["env_runners"]
+    again = trained.evaluate()["env_runners"]
+    loaded = jaxrl.evaluate(trained.run_dir, episodes=6)["env_runners"]
+    assert logged == again == loaded
+    by_hand = played_by_hand(trained.run_dir, 6)
+    assert loaded["episode_return_mean"] == pytest.approx(by_hand.sum(axis=1).mean(), abs=1e-4)
+    assert loaded["episode_return_std"] == pytest.approx(by_hand.sum(axis=1).std(), abs=1e-4)
+    assert loaded["agent_episode_returns_mean"]["agent2"] == pytest.approx(
+        by_hand[:, 1].mean(), abs=1e-4
+    )
+    evaluate_run([str(trained.run_dir), "--episodes", "6"])
+    printed = capsys.readouterr().out
+    assert f"{loaded['episode_return_mean']:10.2f} +- {loaded['episode_return_std']:.2f}" in printed
+    assert "num_collisions" in printed
+
+
+def test_trainer_and_saved_run_give_the_episodes_that_they_evaluate(trained):
+    plain = trained.evaluate()
+    result = trained.evaluate(return_episodes=True)
+    episodes = result.pop("episodes")
+    loaded = jaxrl.evaluate(trained.run_dir, episodes=6, return_episodes=True)
+    assert result.keys() == plain.keys() == {"env_runners"}
+    for read in (result, loaded):
+        for name, value in plain["env_runners"].items():
+            assert read["env_runners"][name] == pytest.approx(value, rel=1e-6)
+    returns = [episode.get_return() for episode in episodes]
+    assert np.mean(returns) == pytest.approx(plain["env_runners"]["episode_return_mean"], rel=1e-5)
+    for same in (loaded["episodes"], trained.sample(6, explore=False)):
+        for episode, again in zip(episodes, same, strict=True):
+            np.testing.assert_array_equal(
+                episode.get_rewards(agent_ids="agent2")["agent2"],
+                again.get_rewards(agent_ids="agent2")["agent2"],
+            )
+            assert jaxrl.replay_episode(again).difference is None
+            assert episode.module_for("agent2") == again.module_for("agent2") == "pol2"
+    short = trained.sample(1, explore=False, env_args={"max_steps_in_episode": 5})
+    assert [len(episode) for episode in short] == [5]
+    (third,) = trained.sample(1, explore=False, first=2)
+    assert third.custom_data["origin"]["episode"] == 2
+    assert third.get_return() == pytest.approx(returns[2], rel=1e-5)
+
+
+def test_evaluated_episodes_are_written_to_a_folder(trained, tmp_path, capsys):
+    pytest.importorskip("pyarrow", reason="the extra `offline`")
+    result = jaxrl.evaluate(trained.run_dir, episodes=6, return_episodes=True, output=tmp_path)
+    written = list(read_episodes(tmp_path))
+    assert [each.id_ for each in written] == [each.id_ for each in result["episodes"]]
+    folder = tmp_path / "of the command"
+    evaluate_run([str(trained.run_dir), "--episodes", "6", "--output", str(folder)])
+    assert f"{result['env_runners']['episode_return_mean']:10.2f}" in capsys.readouterr().out
+    assert [each.get_return() for each in read_episodes(folder)] == [
+        each.get_return() for each in written
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"num_episodes": 0}, "num_episodes=0 must be an integer of at least 1"),
+        ({"num_episodes": -3}, "num_episodes=-3 must be"),
+        ({"num_episodes": 2.0}, r"num_episodes=2.0 must be"),
+        ({"first": -1}, "first=-1 must be an integer of at least 0"),
+        ({"explore": 1}, "explore=1 must be True or False"),
+        ({"seed": "a"}, "seed='a' must be"),
+    ],
+)
+def test_a_sample_that_cannot_be_played_is_refused_in_one_line(trained, arguments, message):
+    with pytest.raises(UsageError, match=message) as error:
+        trained.sample(**arguments)
+    assert "\n" not in str(error.value)
+    for play in (trained.evaluate, functools.partial(jaxrl.evaluate, trained.run_dir)):
+        with pytest.raises(UsageError, match="return_episodes='no' must be True or False"):
+            play(return_episodes="no")
+
+
+def test_evaluating_changes_nothing_that_is_trained(start, tmp_path):
+    plain, watched = (
+        start(),
+        start(run_dir=tmp_path / "watched", evaluation_interval=1, evaluation_duration=2),
+    )
+    for trainer in (plain, watched):
+        trainer.fit({"training_iteration": 4})
+    assert jax.tree.all(
+        jax.tree.map(
+            lambda x, y: bool((x == y).all()), plain.runner.learners, watched.runner.learners
+        )
+    )
+
+
+@pytest.mark.parametrize("episodes", [1, 8])
+def test_the_batch_in_which_episodes_are_played_does_not_change_them(small, monkeypatch, episodes):
+    algorithm = small.build()
+    weights = tuple(
+        learner.weights for learner in jax.jit(algorithm.init)(jax.random.key(0)).learners
+    )
+    play = lambda: evaluate(algorithm, weights, episodes=episodes, explore=True, seed=3)
+    together = play()
+    monkeypatch.setattr(whole_episodes, "AT_ONCE", 3)
+    apart = play()
+    assert apart["num_episodes"] == together["num_episodes"] == episodes
+    for name in (
+        "episode_return_mean",
+        "episode_return_min",
+        "episode_len_mean",
+        "num_env_steps_sampled",
+    ):
+        assert apart[name] == pytest.approx(together[name], rel=1e-6)
+
+
+def test_long_episodes_count_as_much_as_short_ones():
+    """CartPole's untrained episodes differ in length; the first of each of 200 environments count.
+
+    Taking whichever 200 finish first, of fewer environments, would favour the short ones.
+    """
+    algorithm = PPOConfig(env="cartpole", fcnet_hiddens=(8,)).build()
+    weights = tuple(
+        learner.weights for learner in jax.jit(algorithm.init)(jax.random.key(0)).learners
+    )
+    result = evaluate(algorithm, weights, episodes=200, explore=True)
+    assert result["num_episodes"] == 200
+    assert result["num_env_steps_sampled"] == pytest.approx(200 * result["episode_len_mean"])
+    assert result["episode_return_mean"] == pytest.approx(
+        result["episode_len_mean"]
+    )  # a reward of 1 each step
+    few = [
+        evaluate(algorithm, weights, episodes=1, explore=True, seed=seed)["episode_len_mean"]
+        for seed in range(1, 4)
+    ]
+    assert len(set(few)) > 1
+    assert result["episode_len_min"] < result["episode_len_mean"] < result["episode_len_max"]
+
+
+def test_other_arguments_of_the_environment_are_evaluated_in_their_own_world(trained):
+    short = jaxrl.evaluate(trained.run_dir, episodes=2, env_args={"max_steps_in_episode": 5})
+    assert short["env_runners"]["episode_len_max"] == 5
+    with pytest.raises(UsageError, match="change the agents or their spaces"):
+        jaxrl.evaluate(trained.run_dir, episodes=2, env_args={"height": 5})
+
+
+def test_evaluation_during_training_may_play_another_environment(start):
+    trainer = start(
+        evaluation_interval=1,
+        evaluation_duration=2,
+        evaluation_env_args={"max_steps_in_episode": 5},
+    )
+    assert trainer.train()["evaluation"]["env_runners"]["episode_len_mean"] == 5
+
+
+def test_the_trainers_evaluation_takes_the_arguments_of_the_saved_runs(trained):
+    changes = {"episodes": 3, "explore": True, "seed": 7, "env_args": {"max_steps_in_episode": 5}}
+    played = trained.evaluate(**changes)
+    assert played == jaxrl.evaluate(trained.run_dir, **changes)
+    assert (played["env_runners"]["num_episodes"], played["env_runners"]["episode_len_max"]) == (
+        3,
+        5,
+    )
+    assert trained.evaluate()["env_runners"]["num_episodes"] == 6  # the settings are as they were
+    assert trained.evaluate(seed=7) == jaxrl.evaluate(trained.run_dir, episodes=6, seed=7)
+
+
+def test_settings_of_the_evaluation_may_be_taken_back_for_one(start):
+    trainer = start(
+        evaluation_interval=1,
+        evaluation_duration=2,
+        evaluation_env_args={"max_steps_in_episode": 5},
+    )
+    assert trainer.evaluate(env_args={})["env_runners"]["episode_len_mean"] == 20
+    assert trainer.evaluate()["env_runners"]["episode_len_mean"] == 5
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"episodes": 0}, "episodes=0 must be an integer of at least 1"),
+        ({"explore": "yes"}, "explore='yes' must be True or False"),
+        ({"seed": -1}, "seed=-1 must be an integer of at least 0"),
+        ({"env_args": {"height": 5}}, "change the agents or their spaces"),
+        ({"env_args": 5}, "env_args=5 must be"),
+    ],
+)
+def test_arguments_of_an_evaluation_that_cannot_work_are_refused(trained, changes, message):
+    for play in (trained.evaluate, functools.partial(jaxrl.evaluate, trained.run_dir)):
+        with pytest.raises(UsageError, match=message):
+            play(**changes)
+
+
+def test_a_criterion_and_the_best_may_be_an_evaluations_result(start):
+    trainer = start(evaluation_interval=2, evaluation_duration=2)
+    path = "evaluation/env_runners/episode_len_mean"
+    assert trainer.fit({path: 20})["training_iteration"] == 2
+    with pytest.raises(UsageError, match="unknown checkpoint_score_attribute 'episode_return'"):
+        start(run_dir=None, checkpoint_score_attribute="episode_return").train()
+
+
+@pytest.mark.long
+def test_custom_metrics_and_a_single_agent_are_reported(start):
+    trainer = start(SMALL_REINFORCE, run_dir=None)
+    result = trainer.evaluate()["env_runners"]
+    assert result["num_episodes"] == 10
+    result = {**result, "custom_metrics": {"x_mean": 1.0, "x_min": 0.0, "x_max": 2.0}}
+    result["task"] = {"gravity": 9.75}
+    played = {"env_runners": result, "opponents": {"pol2": "copy of iteration 6"}}
+    text = report(played, "run", EvaluateOptions())
+    assert "gravity                        9.75  (mean of what was drawn)" in text
+    assert text.endswith("pol2                     played by the copy of iteration 6")
+    assert "x                              1.00  (from 0.00 to 2.00)" in text

@@ -1,0 +1,98 @@
+"""Evaluation outside JAX: whole episodes in copies that the run's workers step."""
+
+import numpy as np
+import pytest
+
+import jaxrl
+from jaxrl.outside.workers.pictured import MOST_PICTURES
+from jaxrl.outside.workers.python_env import adapt
+from tests.outside.workers.environments import EXIT, HANG, RAISE, Painted
+from tests.probes import SMALL_REINFORCE
+
+CONFIG = SMALL_REINFORCE.replace(
+    env="tests.outside.workers.environments:Counter",
+    num_envs=2,
+    rollout_length=8,
+    total_env_steps=16,
+)
+SETTINGS = {"run_dir": None, "quiet": True}
+
+
+def broken(fault, share):
+    return CONFIG.replace(env_args={"fault": fault, "share": share})
+
+
+def test_processes_play_the_episodes_that_this_process_plays():
+    found = []
+    for workers in (0, 2):
+        with jaxrl.Trainer(CONFIG, **SETTINGS, workers=workers) as trainer:
+            found.append(trainer.evaluate(episodes=3, explore=True)["env_runners"])
+            assert trainer.evaluate(episodes=3, explore=True)["env_runners"] == found[-1]
+    assert found[0] == found[1] and found[0]["episode_len_mean"] == 5
+
+
+def test_evaluation_samples_from_the_policy_itself_where_training_explores():
+    found = []
+    for exploration in (None, {"type": "EpsilonGreedy"}):
+        config = CONFIG.replace(exploration_config=exploration)
+        with jaxrl.Trainer(config, **SETTINGS) as trainer:
+            (episode,) = trainer.sample(num_episodes=1)
+            found.append(episode.get_actions())
+    np.testing.assert_array_equal(*found)
+
+
+def test_a_saved_run_is_evaluated_as_while_it_trained_though_episodes_fail_now_and_then(tmp_path):
+    settings = {"workers": 1, "evaluation_interval": 1, "evaluation_duration": 3}
+    config, folder = broken(RAISE, 0.1), tmp_path / "run"
+    with jaxrl.Trainer(config, run_dir=folder, quiet=True, pictures=False, **settings) as trainer:
+        wanted = trainer.fit()["evaluation"]
+    assert wanted["env_runners"]["num_episodes"] == 3
+    assert jaxrl.evaluate(folder, episodes=3, trust=True) == wanted
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("fault", [HANG, EXIT])
+def test_an_environment_that_always_fails_ends_its_evaluation_in_one_line(fault):
+    settings = {"workers": 1, "env_step_timeout_s": 0.2, "max_consecutive_faults": 1}
+    trainer = jaxrl.Trainer(broken(fault, 1.0), **SETTINGS, **settings)
+    message = "failed 2 times and finished no"
+    with trainer, pytest.raises(jaxrl.UsageError, match=message) as caught:
+        trainer.evaluate(episodes=1)
+    assert "\n" not in str(caught.value)
+
+
+def test_an_episode_of_a_run_is_pictured_as_it_was_played(tmp_path):
+    config = CONFIG.replace(
+        env="tests.outside.workers.environments:Painted", env_args={"render_mode": "rgb_array"}
+    )
+    folder = tmp_path / "run"
+    with jaxrl.Trainer(config, run_dir=folder, quiet=True, workers=0) as trainer:
+        trainer.fit()
+    assert (folder / "episode.gif").read_bytes().startswith(b"GIF")
+    out, played = jaxrl.render(folder, tmp_path / "strip.png", trust=True)
+    assert out.exists() and (played.num_steps, played.end) == (5, "terminated")
+    assert {step: picture[0, 0, 0] for step, picture in played.pictures.items()} == {
+        step: 10 * step for step in range(6)
+    }
+    wanted = jaxrl.evaluate(folder, episodes=1, trust=True)["env_runners"]
+    assert played.rewards.sum() == wanted["episode_return_mean"]
+    _, cut = jaxrl.render(folder, tmp_path / "cut.gif", max_steps=3, trust=True)
+    assert (cut.num_steps, cut.end) == (3, "cut")
+    jaxrl.replay(folder, trust=True).save(tmp_path / "pictures.html")
+    without = {"env_args": {"render_mode": None}, "trust": True}
+    with pytest.raises(jaxrl.UsageError, match="--env-args render_mode=rgb_array") as caught:
+        jaxrl.render(folder, tmp_path / "none.gif", **without)
+    assert "\n" not in str(caught.value)
+    jaxrl.replay(folder, **without).save(tmp_path / "observations.html")
+    assert (tmp_path / "observations.html").exists()
+
+
+def test_of_a_long_episode_evenly_spaced_pictures_are_kept():
+    env = adapt(None, lambda: Painted("rgb_array", length=3 * MOST_PICTURES)).pictured()
+    env.reset(np.zeros(1, np.uint32))
+    for _ in range(3 * MOST_PICTURES - 1):
+        env.send(0, {"default_agent": np.zeros(1, np.int32)})
+        assert not env.receive(0).episode_done[0]
+    last = 3 * MOST_PICTURES - 1
+    assert sorted(env.pictures) == [*range(0, last, 4), last]
+    env.close()
