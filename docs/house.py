@@ -2,13 +2,15 @@
 
     python docs/house.py       # draws it again
 
-Each folder stands below all that it imports; an arrow that follows from others is left out.
+Each folder stands below all that it imports as it is loaded; an arrow that follows from others is
+left out, and so are imports in functions.
 tests/test_docs.py checks that the picture is that of the code.
 """
 
 import ast
 import functools
 import itertools
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -43,12 +45,21 @@ def folder_of(module: str) -> str:
     return inside[0] if inside else "jaxrl"
 
 
+def run_at_once(parent: ast.AST) -> Iterator[ast.AST]:
+    """The nodes of a module that run as it is imported, not when a function is called."""
+    for node in ast.iter_child_nodes(parent):
+        is_for_types = isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+        if not (is_for_types or isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)):
+            yield node
+            yield from run_at_once(node)
+
+
 def arrows() -> set[Arrow]:
-    """The imports between folders, when a module is loaded or something is called."""
+    """The imports between folders, as modules are loaded."""
     found = set()
     for file in [*(ROOT / "jaxrl").rglob("*.py"), *(ROOT / "envs").rglob("*.py")]:
         importer = folder_of(".".join(file.relative_to(ROOT).with_suffix("").parts))
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        for node in run_at_once(ast.parse(file.read_text(encoding="utf-8"))):
             if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("jaxrl."):
                 found.add((importer, folder_of(node.module)))
     return {(importer, imported) for importer, imported in found if importer != imported}
