@@ -10,7 +10,7 @@ from jaxrl.algorithms.model_config import model_name
 from jaxrl.algorithms.ppo.batch import BatchLayout, batch_layout
 from jaxrl.algorithms.ppo.config import PPOConfig
 from jaxrl.algorithms.ppo.hypers import PPOSpec
-from jaxrl.algorithms.ppo.loss import total_loss
+from jaxrl.algorithms.ppo.loss import Terms, total_loss
 from jaxrl.core.plan import Line, laid_out
 from jaxrl.core.spaces import Box, Space, is_tree, parts_of, tree_of
 from jaxrl.models.cnn import is_image, layout_of
@@ -242,7 +242,8 @@ def _objective(config: PPOConfig, spec: PPOSpec) -> str:
     """The loss's formula, with what bounds it."""
     value_clip = None if config.vf_clip_param is None else config.value_clip
     penalised = config.use_kl_loss and config.kl_coeff
-    terms = SimpleNamespace(
+    terms = SimpleNamespace(**{name: _term(name) for name in Terms._fields})
+    vars(terms).update(
         policy_loss=_term(f"-min(r A, clip(r, 1 +- {config.clip_param:g}) A)"),
         vf_loss=_term(VALUE_LOSS[value_clip].format(vf_clip_param=config.vf_clip_param)),
         entropy=_term("H"),
@@ -255,7 +256,10 @@ def _objective(config: PPOConfig, spec: PPOSpec) -> str:
     coefficients.vf_loss_coeff = _term(f"{config.vf_loss_coeff:g}")
     coefficients.kl_coeff = _term("k", penalised)
     model_loss = _term("the model's loss", hasattr(spec.policy_spec.model, "loss"))
-    text = str(total_loss(terms, coefficients, model_loss))
+    try:
+        text = str(total_loss(terms, coefficients, model_loss))
+    except TypeError:  # more than sums of weighted terms, which a `Formula` does not write
+        text = "total_loss of jaxrl/algorithms/ppo/loss.py"
     if penalised:
         text += f", k from {config.kl_coeff:g} towards KL {config.kl_target:g}"
     for name, bound in (("dual clip", config.dual_clip), ("target KL", config.target_kl)):

@@ -84,6 +84,22 @@ def test_a_coefficient_that_is_declared_and_in_the_loss_is_in_the_plan(monkeypat
 
 
 @pytest.mark.parametrize(
+    ("term", "written"),
+    [
+        (lambda terms: terms.weight, " + weight"),
+        (lambda terms: terms.entropy**2, "loss = total_loss of jaxrl/algorithms/ppo/loss.py"),
+        (lambda terms: jnp.abs(terms.error), "loss = total_loss of jaxrl/algorithms/ppo/loss.py"),
+    ],
+)
+def test_the_plan_writes_a_sum_of_terms_and_names_the_file_of_any_other_loss(
+    monkeypatch, term, written
+):
+    added = lambda terms, hypers, model_loss: total_loss(terms, hypers, model_loss) + term(terms)
+    monkeypatch.setattr(summary, "total_loss", added)
+    assert written in PPOConfig(env="cartpole").describe()
+
+
+@pytest.mark.parametrize(
     ("changes", "network"),
     [
         ({}, "16 of 8x8 by 4 relu (channels first: 84 x 84 with 4 channels), then"),
