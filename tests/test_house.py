@@ -194,7 +194,7 @@ NOT_FOR_IMPORT = (
 def floor_of(path):
     """The row of MAY_IMPORT that a file of the repository belongs to."""
     package, *rest = Path(path).with_suffix("").parts
-    if package == "envs":  # jaxrl.envs, whose __init__.py alone is in the folder of that name
+    if package == "envs":  # jaxrl.envs, a link to this folder
         return "envs/networks" if rest[:-1] == ["networks"] else "envs"
     if rest[0] == "adapters" and len(rest) > 1 and rest[1] != "__init__":
         return f"adapters/{rest[1].partition('_')[0]}"
@@ -650,14 +650,13 @@ def report():
     packages = {{name.partition(".")[0] for name in sys.modules}}
     found = packages & set({NOT_FOR_IMPORT!r})
     environments = [name for name in sys.modules if name.startswith("jaxrl.envs.")]
-    environments = [name for name in environments if name != "jaxrl.envs.networks"]  # the walk's
     backends = sorted(xla_bridge._backends)
     return {{"found": sorted([*found, *environments]), "backends": backends}}
 
 import jaxrl
 surface = report()
 for module in pkgutil.walk_packages(jaxrl.__path__, "jaxrl."):
-    if not module.name.startswith(("jaxrl.adapters.", "jaxrl.envs.", "jaxrl.serving.")):
+    if not module.name.startswith(("jaxrl.adapters.", "jaxrl.serving.")):
         importlib.import_module(module.name)
 modules = report()
 for name in {sorted(path[:-3].replace("/", ".") for path in FILES if path.startswith("envs/"))!r}:

@@ -1,20 +1,22 @@
 """Environment registry: `make` finds environments by name, `module:Class` or `scheme:NAME`.
 
-A name is registered (`register`) or announced by an installed package, with an entry point of the
-group `jaxrl.envs` (`mine = "package.module:Mine"`). A scheme stands for a whole library, with an
-entry point of the group `jaxrl.schemes` that leads to a function from NAME to a constructor
-(`gymnax = "jaxrl.adapters.from_gymnax:constructor"`). An environment of another library that a user
-made is brought in by an adapter, with an entry point of the group `jaxrl.adapters` whose name is
-the library's package. All are imported only when used.
+A name is registered (`register`), or that of a module of `jaxrl.envs`, or announced by an installed
+package, with an entry point of the group `jaxrl.envs` (`mine = "package.module:Mine"`). A scheme
+stands for a whole library, with an entry point of the group `jaxrl.schemes` that leads to a
+function from NAME to a constructor (`gymnax = "jaxrl.adapters.from_gymnax:constructor"`). An
+environment of another library that a user made is brought in by an adapter, with an entry point of
+the group `jaxrl.adapters` whose name is the library's package. All are imported only when used.
 """
 
 import dataclasses
 import functools
 import importlib.util
 import inspect
+import re
 import sys
 from collections.abc import Callable
 from importlib.metadata import EntryPoint
+from pathlib import Path
 from typing import Any
 
 from jaxrl.core.env import Environment, MultiAgentEnvironment
@@ -80,6 +82,9 @@ CONSTRUCTOR = dataclasses.replace(
     ENVIRONMENT, wanted="a class or a function that makes an environment", fits=_is_constructor
 )
 
+OUR_ENVIRONMENTS = Path(__file__).parents[1] / "envs"
+ENVIRONMENT_CLASS = re.compile(r"^class (\w+)\([^)]*Environment\)", re.MULTILINE)
+
 _registered: dict[str, Callable[..., Any]] = {}
 
 
@@ -103,12 +108,34 @@ def registered(name: Any) -> Callable[..., Any] | None:
 
 def names() -> list[str]:
     """The names of all known environments, sorted."""
-    return sorted({*_registered, *points_of(ENVIRONMENT.group)})
+    return sorted({*_registered, *_announced()})
+
+
+@functools.cache
+def environments_in(folder: Path, package: str) -> dict[str, EntryPoint]:
+    """The environments of a folder by the names of their modules, as entry points.
+
+    Nothing is imported. A module's environment is its first class with a base that is called
+    `...Environment`.
+    """
+    points = {}
+    for file in sorted(folder.glob("*.py")):
+        found = ENVIRONMENT_CLASS.search(file.read_text(encoding="utf-8"))
+        if found is not None:
+            target = f"{package}.{file.stem}:{found[1]}"
+            points[file.stem] = EntryPoint(file.stem, target, ENVIRONMENT.group)
+    return points
+
+
+def _announced() -> dict[str, EntryPoint]:
+    """The environments of `jaxrl.envs` and of installed packages, which cannot replace them."""
+    built_in = environments_in(OUR_ENVIRONMENTS, "jaxrl.envs")
+    return {**points_of(ENVIRONMENT.group), **built_in}
 
 
 def announced_name(target: str) -> str:
     """The announced short name of an environment's "module:Class", or `target` itself."""
-    for name, point in points_of(ENVIRONMENT.group).items():
+    for name, point in _announced().items():
         if f"{point.module}:{point.attr}" == target:
             return name
     return target
@@ -350,7 +377,7 @@ def constructor_of(name: str) -> Callable[..., Any]:
     """The class or function that makes the environment of this name; imported, not called."""
     if name in _registered:
         return _registered[name]
-    points, schemes = points_of(ENVIRONMENT.group), points_of(SCHEMES)
+    points, schemes = _announced(), points_of(SCHEMES)
     if name in points:
         return _load(points[name])
     head, colon, tail = str(name).partition(":")
@@ -366,12 +393,7 @@ def constructor_of(name: str) -> Callable[..., Any]:
     named = parse_name(name)
     if named is not None and not named.arguments:
         return load(CONSTRUCTOR, named)
-    if not (known := names()):
-        raise UsageError(
-            f"unknown environment {name!r}: none is installed; "
-            "run `pip install -e .` in the repository"
-        )
-    known += [*(f"{scheme}:NAME" for scheme in schemes), "module:Class"]
+    known = [*names(), *(f"{scheme}:NAME" for scheme in schemes), "module:Class"]
     raise unknown_name("environment", name, known)
 
 

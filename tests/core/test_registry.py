@@ -17,6 +17,14 @@ from jaxrl.core.trust import parse_name
 from tests.core.environments import Corridor, Params
 
 HERE = "tests.core.environments"
+OUR_ENVIRONMENTS = registry.OUR_ENVIRONMENTS
+NEW_ENVIRONMENT = """
+from jaxrl.core.env import Environment
+from tests.core.environments import Corridor
+
+class Settings: ...
+class New(Corridor, Environment): ...
+"""
 
 
 @pytest.fixture(autouse=True)
@@ -26,8 +34,9 @@ def own_registrations(monkeypatch):
 
 
 @pytest.fixture
-def announce(monkeypatch):
+def announce(monkeypatch, tmp_path):
     """Announces {name: "module:Class"} as an installed package would, and nothing else."""
+    monkeypatch.setattr(registry, "OUR_ENVIRONMENTS", tmp_path / "no environments")
 
     def set_points(points, schemes=()):
         groups = {"jaxrl.envs": dict(points), "jaxrl.schemes": dict(schemes)}
@@ -147,9 +156,25 @@ def test_an_unknown_name_is_answered_with_the_nearest_one():
     says("unknown environment ':Corridor'", ":Corridor")
 
 
-def test_without_any_package_the_answer_says_how_to_install(announce):
-    announce({})
-    says("unknown environment 'arena': none is installed; run `pip install -e .`", "arena")
+def test_an_environment_is_known_by_a_file_in_the_folder_alone(module, tmp_path, monkeypatch):
+    module("worlds/drawing.py", "class Canvas: ...")
+    module("worlds/newone.py", NEW_ENVIRONMENT)
+    found = registry.environments_in(tmp_path / "worlds", "worlds")
+    assert {name: point.value for name, point in found.items()} == {"newone": "worlds.newone:New"}
+    monkeypatch.setattr(registry, "environments_in", lambda *folder: found)
+    assert "newone" in names()
+    assert "worlds.newone" not in sys.modules
+    assert make("newone", length=5.0)[0].length == 5.0
+    assert registry.announced_name("worlds.newone:New") == "newone"
+
+
+def test_our_environments_need_no_entry_point_and_no_package_takes_their_names(
+    announce, monkeypatch
+):
+    announce({"arena": "nowhere:Nothing"})
+    monkeypatch.setattr(registry, "OUR_ENVIRONMENTS", OUR_ENVIRONMENTS)
+    assert names() == ["arena", "cartpole", "pursuit", "waterworld"]
+    assert type(make("arena")[0]).__module__ == "jaxrl.envs.arena"
 
 
 def test_an_unknown_argument_is_answered_with_the_nearest_one_of_both_kinds():

@@ -1,2 +1,0 @@
-from envs.arena import *
-from ...envs.arena import *

@@ -1,2 +1,0 @@
-from envs.cartpole import *
-from ...envs.cartpole import *

@@ -1,2 +1,0 @@
-from envs.drawing import *
-from ...envs.drawing import *

@@ -1,2 +1,0 @@
-from envs.networks.cell_memory import *
-from ....envs.networks.cell_memory import *

@@ -1,2 +1,0 @@
-from envs.networks.ray_network import *
-from ....envs.networks.ray_network import *

@@ -1,2 +1,0 @@
-from envs.networks.rotation_network import *
-from ....envs.networks.rotation_network import *

@@ -1,2 +1,0 @@
-from envs.pursuit import *
-from ...envs.pursuit import *

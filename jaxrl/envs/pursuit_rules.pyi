@@ -1,2 +1,0 @@
-from envs.pursuit_rules import *
-from ...envs.pursuit_rules import *

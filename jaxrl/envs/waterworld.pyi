@@ -1,2 +1,0 @@
-from envs.waterworld import *
-from ...envs.waterworld import *

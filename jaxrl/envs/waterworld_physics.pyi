@@ -1,2 +1,0 @@
-from envs.waterworld_physics import *
-from ...envs.waterworld_physics import *

@@ -1,2 +1,0 @@
-from envs.waterworld_picture import *
-from ...envs.waterworld_picture import *

@@ -1,2 +1,0 @@
-from envs.waterworld_settings import *
-from ...envs.waterworld_settings import *
