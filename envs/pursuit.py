@@ -231,8 +231,8 @@ class Pursuit(StackedEnvironment):
 
     def step_stacked(self, key: Key, state: State, action: jax.Array, params: Params) -> tuple:
         if self.evader_controller is not None:
-            seen = state.replace(pursuers=move(state.pursuers, action, self))
-            evader_action = self.evader_controller(key, seen, self)
+            moved = state.replace(pursuers=move(state.pursuers, action, self))
+            evader_action = self.evader_controller(key, moved, self)
         elif self.freeze_evaders:
             evader_action = jnp.full(self.n_evaders, STAY, jnp.int32)
         else:
@@ -277,7 +277,7 @@ class Pursuit(StackedEnvironment):
         side = max(PICTURE_SIZE // max(self.x_size, self.y_size), 4)
         cells = np.indices((self.x_size, self.y_size), np.int32).reshape(2, 1, -1)
         apart = jnp.abs(cells - state.pursuers[:, :, None])  # [2, n, cells]
-        seen = jnp.sum(jnp.all(apart <= reach(self), axis=0), axis=0)
+        num_views = jnp.sum(jnp.all(apart <= reach(self), axis=0), axis=0)
         pursuers = jnp.sum(jnp.all(apart == 0, axis=0), axis=0)
         is_here = jnp.all(cells == state.evaders[:, :, None], axis=0)
         evaders = jnp.sum(is_here & state.alive[:, None], axis=0)
@@ -290,7 +290,7 @@ class Pursuit(StackedEnvironment):
             return jnp.pad(tiles, ((0, 1), (0, 1)))
 
         y, x = grid(self.y_size * side + 1, self.x_size * side + 1)
-        picture = paint(canvas(*y.shape, FREE), SEEN, 1 - 0.7 ** pixels(seen))
+        picture = paint(canvas(*y.shape, FREE), SEEN, 1 - 0.7 ** pixels(num_views))
         picture = paint(picture, LINES, jnp.asarray((y % side < 1) | (x % side < 1), jnp.float32))
         solid = np.float32(building(self.x_size, self.y_size).reshape(-1))
         picture = paint(picture, SOLID, pixels(solid))
@@ -321,12 +321,12 @@ class Pursuit(StackedEnvironment):
         is_first = ~jnp.any(jnp.tril(together, -1), axis=1)
         colors = tuple(f"agent{i % NUM_AGENT_COLORS}" for i in range(self.n_pursuers))
         middle = np.float32([[width / 2, height / 2]])
-        seen = Rectangles(center=pursuers, size=2.0 * reach(self) + 1, color=colors, opacity=0.07)
+        views = Rectangles(center=pursuers, size=2.0 * reach(self) + 1, color=colors, opacity=0.07)
         return Drawing(
             bounds=(0.0, float(height), float(width), 0.0),
             shapes=(
                 Rectangles(center=middle, size=(float(width), float(height)), color="ground"),
-                seen,
+                views,
                 Lines(start=lines(0.0, 0.0), end=lines(height, width), color="line"),
                 Rectangles(
                     center=corners.mean(0)[None], size=corners[1] - corners[0], color="wall"

@@ -127,7 +127,7 @@ def wander(key: Key, number: int) -> jax.Array:
 
 def move(positions: jax.Array, action: jax.Array, grid: Grid) -> jax.Array:
     """i32[2, k]: the positions after the actions."""
-    left, right, up, down = ((action == each).astype(jnp.int32) for each in (0, 1, 2, 3))
+    left, right, up, down = ((action == number).astype(jnp.int32) for number in (0, 1, 2, 3))
     x, y = positions[0] + right - left, positions[1] + up - down
     return jnp.where(is_solid(x, y, grid)[None], positions, jnp.stack([x, y]))
 
@@ -234,13 +234,13 @@ def observe(pursuers: jax.Array, evaders: jax.Array, alive: jax.Array, grid: Gri
     words = is_solid(*sight, grid).astype(dtype)
     words = count(words, jnp.concatenate([here, there]), weights, numbered(sight, grid))
     words = words.reshape(grid.n_pursuers, side, side, 1)
-    seen = ((words >> shifts[None, None, None]) & masks[None, None, None]).astype(jnp.float32)
+    view = ((words >> shifts[None, None, None]) & masks[None, None, None]).astype(jnp.float32)
     missing = grid.obs_range - side  # an even window pads its last row and column as solid
     if missing:
         edge = np.zeros((1, grid.obs_range, grid.obs_range, 3), np.float32)
         edge[:, -1, :, 0] = edge[:, :, -1, 0] = 1
-        seen = jnp.pad(seen, ((0, 0), (0, missing), (0, missing), (0, 0))) + edge
-    return seen
+        view = jnp.pad(view, ((0, 0), (0, missing), (0, missing), (0, 0))) + edge
+    return view
 
 
 def count(words: jax.Array, bodies: jax.Array, weights: np.ndarray, cells: jax.Array) -> jax.Array:

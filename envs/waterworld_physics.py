@@ -197,9 +197,9 @@ def draw_respawns(
 
     # Unrolled, XLA on the CPU would compute the steps again for everything that reads a place.
     def keep_clear(draw, obstacle):
-        wanted = lambda state: (state[0] < REDRAWS) & jnp.any(too_near(state[1], obstacle))
+        must_redraw = lambda state: (state[0] < REDRAWS) & jnp.any(too_near(state[1], obstacle))
         next_draw = lambda state: (state[0] + 1, redraw(state[1], obstacle))
-        return jax.lax.while_loop(wanted, next_draw, (0, draw))[1], None
+        return jax.lax.while_loop(must_redraw, next_draw, (0, draw))[1], None
 
     position, velocity = draw_places(bits, max_speed)
     ((x, y), _), _ = jax.lax.scan(keep_clear, (tuple(position), tuple(bits[:2])), obstacles.T)
@@ -292,8 +292,10 @@ def lay_out(
     blocks = jax.lax.optimization_barrier(blocks.reshape(packed.shape[0], -1))
     if speed_features:
         return blocks
-    kept = [blocks[:, start * num_sensors : (start + 1) * num_sensors] for start in (0, 1, 2, 4, 6)]
-    return jnp.concatenate(kept, axis=1)
+    columns = [
+        blocks[:, start * num_sensors : (start + 1) * num_sensors] for start in (0, 1, 2, 4, 6)
+    ]
+    return jnp.concatenate(columns, axis=1)
 
 
 def reward(behaviour: jax.Array, penalty: jax.Array, local_ratio) -> jax.Array:

@@ -102,7 +102,7 @@ def squares(height: int, width: int) -> np.ndarray:
 def relative_place(cell: jax.Array, other: jax.Array, height: int, width: int) -> jax.Array:
     """The number of the way from `cell` to `other`, among all ways of the grid."""
     # `//` and `%` of JAX look at signs too, which jax2onnx cannot do for batches of any size.
-    row, other_row = (jax.lax.div(each, np.int32(width)) for each in (cell, other))
+    row, other_row = (jax.lax.div(place, np.int32(width)) for place in (cell, other))
     down = other_row - row
     right = (other - other_row * width) - (cell - row * width)
     return (down + height - 1) * (2 * width - 1) + right + width - 1

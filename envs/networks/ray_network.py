@@ -42,9 +42,9 @@ class RayNetwork(nn.Module):
         space, needed = self.observation_space, self.num_readings + NUM_TOUCHES
         size = space.size if isinstance(space, Box) else 0
         if size != needed or not isinstance(self.action_space, Box):
-            given = f"num_sensors={self.num_sensors}, speed_features={self.speed_features}"
+            arguments = f"num_sensors={self.num_sensors}, speed_features={self.speed_features}"
             raise UsageError(
-                f"RayNetwork({given}) needs a Box of {needed} numbers and Box actions, not "
+                f"RayNetwork({arguments}) needs a Box of {needed} numbers and Box actions, not "
                 f"{space} and {self.action_space}"
             )
         super().__post_init__()

@@ -36,10 +36,12 @@ TIME_LIMIT = 1000  # steps, of Brax's own training
 def constructor(name: str) -> Maker:
     """The constructor of Brax's environment `name`."""
     arguments = inspect.signature(envs._envs[name]).parameters
-    given = {each: arguments[each].default for each in arguments if each != "kwargs"}
-    if "backend" in given:
-        given["n_frames"] = None  # which the class hands on
-    return Maker(functools.partial(_named, name), given, {"backend": BACKENDS})
+    defaults = {
+        argument: arguments[argument].default for argument in arguments if argument != "kwargs"
+    }
+    if "backend" in defaults:
+        defaults["n_frames"] = None  # which the class hands on
+    return Maker(functools.partial(_named, name), defaults, {"backend": BACKENDS})
 
 
 def _named(name: str, time_limit: str = TRUNCATES, **args: Any) -> "Brax":

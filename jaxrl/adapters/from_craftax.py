@@ -38,9 +38,9 @@ NAMES = tuple(
 def constructor(name: str) -> Maker:
     """The constructor of Craftax's environment `name`."""
     params = make_craftax_env_from_name(name, auto_reset=False).default_params
-    given = {field.name: getattr(params, field.name) for field in dataclasses.fields(params)}
-    del given["fractal_noise_angles"]  # tuples of angles
-    return Maker(functools.partial(_named, name), given)
+    defaults = {field.name: getattr(params, field.name) for field in dataclasses.fields(params)}
+    del defaults["fractal_noise_angles"]  # tuples of angles
+    return Maker(functools.partial(_named, name), defaults)
 
 
 def _named(name: str, time_limit: str = TRUNCATES, **args: Any) -> "Craftax":
@@ -102,7 +102,10 @@ class Craftax(WrappedEnvironment):
 
     @cached_property
     def _achievements(self) -> dict[str, int]:
-        return {each.name.lower(): each.value for each in self._constants.Achievement}
+        return {
+            achievement.name.lower(): achievement.value
+            for achievement in self._constants.Achievement
+        }
 
     @cached_property
     def _picture_of(self) -> Callable[[PyTree], jax.Array]:

@@ -225,7 +225,7 @@ class Pool:
         copies = np.flatnonzero(ended).astype(np.int32)
         ignored = np.zeros((len(copies), *self._action_shape), self._action_dtype)
         self._envs._send([copies, copies, ignored])
-        obs = tuple(np.zeros(each.shape, each.dtype) for each in self.obs_types)
+        obs = tuple(np.zeros(obs_type.shape, obs_type.dtype) for obs_type in self.obs_types)
         for rows, fresh in zip(obs, self._received()[0], strict=True):
             rows[copies] = fresh
         return obs, np.asarray(number)

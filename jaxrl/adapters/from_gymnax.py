@@ -46,8 +46,10 @@ KINDS = ("Discrete", "MultiDiscrete", "Box", "Dict", "Tuple")  # of spaces
 def constructor(name: str) -> Maker:
     """The constructor of gymnax's environment `name`, with the arguments of gymnax's own class."""
     parameters = inspect.signature(type(gymnax.make(name)[0])).parameters.values()
-    named = (each for each in parameters if not each.kind.name.startswith("VAR_"))
-    return Maker(functools.partial(_named, name), {each.name: each.default for each in named})
+    named = (parameter for parameter in parameters if not parameter.kind.name.startswith("VAR_"))
+    return Maker(
+        functools.partial(_named, name), {parameter.name: parameter.default for parameter in named}
+    )
 
 
 def _named(name: str, **args: Any) -> "GymnaxEnvironment":

@@ -211,18 +211,20 @@ def constructor(name: str) -> Maker:
         why = next(why for begin, why in REFUSED.items() if name.startswith(begin))
         raise UsageError(f"jaxmarl environment {name!r} {why}")
     arguments = _arguments(jaxmarl.make(name))
-    arguments = {each: arguments[each] for each in arguments if each not in family.refused}
+    arguments = {
+        argument: arguments[argument] for argument in arguments if argument not in family.refused
+    }
     if name.startswith("overcooked"):
         arguments[SHAPED] = 0.0
     return Maker(functools.partial(_named, name, family), arguments, dict([family.named]))
 
 
 def _named(name: str, family: Family, time_limit: str = TRUNCATES, **args: Any) -> "JaxMARL":
-    given = {each: value for each, value in args.items() if each != SHAPED}
+    class_args = {key: value for key, value in args.items() if key != SHAPED}
     argument, values = family.named
-    if argument in given:
-        given[argument] = values[given[argument]]
-    env = jaxmarl.make(name, **given)
+    if argument in class_args:
+        class_args[argument] = values[class_args[argument]]
+    env = jaxmarl.make(name, **class_args)
     kind = JaxMARL if family.acting is None else JaxMARLInTurns
     return kind(env, f"jaxmarl:{name}", args, family, time_limit)
 
@@ -271,10 +273,10 @@ def _arguments(env: Any) -> dict[str, Any]:
     for kind in (*kinds, type(getattr(env, "_env", env))):
         if "__init__" in vars(kind):
             parameters = inspect.signature(kind).parameters.values()
-            for each in parameters:
-                if not each.kind.name.startswith("VAR_"):
-                    found.setdefault(each.name, each.default)
-            if all(each.kind != each.VAR_KEYWORD for each in parameters):
+            for parameter in parameters:
+                if not parameter.kind.name.startswith("VAR_"):
+                    found.setdefault(parameter.name, parameter.default)
+            if all(parameter.kind != parameter.VAR_KEYWORD for parameter in parameters):
                 break
     return found
 
@@ -332,8 +334,8 @@ class JaxMARL(WrappedMultiAgent):
         obs, inner, reward, done, info = self._env.step_env(raw_key(key), inner, action)
         reward = self._of_agents(reward)
         if self._shaped:
-            reward = {each: reward[each] + self._shaped * info[SHAPED][each] for each in reward}
-        reward = {each: jnp.float32(reward[each]) for each in reward}
+            reward = {agent: reward[agent] + self._shaped * info[SHAPED][agent] for agent in reward}
+        reward = {agent: jnp.float32(reward[agent]) for agent in reward}
         ended = jnp.bool_(done[ALL]) & self._family.by_rules
         return self._of_agents(obs), inner, reward, all_ended(ended, self.agents), {}
 
@@ -410,7 +412,7 @@ class UsersJaxMARL(JaxMARL):
 
         def first_step(env, key):
             _, inner = self._env.reset(raw_key(key))
-            action = {each: self.action_space(each).sample(key) for each in self.agents}
+            action = {agent: self.action_space(agent).sample(key) for agent in self.agents}
             return env.step_env(raw_key(key), inner, self._actions(action))
 
         return env if env is not None and steps_alike(first_step, self._env, env) else None

@@ -171,7 +171,9 @@ def _viewer(env: Any) -> MatplotlibViewer | None:
 
     So no window opens, no figure stays open, and any thread may draw.
     """
-    viewers = (each for each in vars(env.unwrapped).values() if isinstance(each, MatplotlibViewer))
+    viewers = (
+        value for value in vars(env.unwrapped).values() if isinstance(value, MatplotlibViewer)
+    )
     viewer = next(viewers, None)
     if viewer is None:
         return None

@@ -42,8 +42,8 @@ MAX_STEPS = 100  # the library's default
 @constructors("navix", lambda: navix.registry())
 def constructor(name: str) -> Maker:
     """The constructor of Navix's environment `name`."""
-    given = {"observation": "symbolic", "max_steps": MAX_STEPS}
-    return Maker(functools.partial(_named, name), given, {"observation": BOUNDS})
+    defaults = {"observation": "symbolic", "max_steps": MAX_STEPS}
+    return Maker(functools.partial(_named, name), defaults, {"observation": BOUNDS})
 
 
 def _named(name: str, time_limit: str = TRUNCATES, **args: Any) -> "Navix":

@@ -40,10 +40,10 @@ LEFT_OUT = (
 def constructor(name: str) -> Maker:
     """The constructor of MuJoCo Playground's environment `name`."""
     config = registry.get_default_config(name)
-    given = {"__".join(path): value for path, value in _entries(config)}
-    if "impl" in given:
-        given["impl"] = PHYSICS[0]
-    return Maker(functools.partial(_named, name), given, {"impl": PHYSICS})
+    defaults = {"__".join(path): value for path, value in _entries(config)}
+    if "impl" in defaults:
+        defaults["impl"] = PHYSICS[0]
+    return Maker(functools.partial(_named, name), defaults, {"impl": PHYSICS})
 
 
 def _named(name: str, time_limit: str = TRUNCATES, **args: Any) -> "Playground":
@@ -56,7 +56,7 @@ def _named(name: str, time_limit: str = TRUNCATES, **args: Any) -> "Playground":
             'downloads once: python -c "from mujoco_playground._src import mjx_env; '
             'mjx_env.ensure_menagerie_exists()"'
         )
-    overrides = {given.replace("__", "."): value for given, value in args.items()}
+    overrides = {argument.replace("__", "."): value for argument, value in args.items()}
     env = registry.load(name, config, overrides)
     return Playground(env, f"playground:{name}", args, config.episode_length, time_limit)
 

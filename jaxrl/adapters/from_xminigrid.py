@@ -39,12 +39,12 @@ LARGEST_CODE = max(NUM_TILES, NUM_COLORS) - 1
 def constructor(name: str) -> Maker:
     """The constructor of XLand-MiniGrid's environment `name`."""
     _, params = xminigrid.make(name)
-    given = {
+    defaults = {
         field.name: getattr(params, field.name)
         for field in dataclasses.fields(params)
         if not field.metadata.get("pytree_node", True)  # not a ruleset, which is arrays
     }
-    return Maker(functools.partial(_named, name), given, {"render_mode": ("rgb_array",)})
+    return Maker(functools.partial(_named, name), defaults, {"render_mode": ("rgb_array",)})
 
 
 def _named(name: str, time_limit: str = TRUNCATES, **args: Any) -> "XLandMiniGrid":

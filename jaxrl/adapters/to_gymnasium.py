@@ -267,16 +267,16 @@ class GymnasiumVectorEnv:
     def _info(self, results: ManySteps, ended: np.ndarray) -> dict[str, Any]:
         """Gymnasium's: a value "name" for each environment, and "_name", whether it has one."""
         everywhere = np.ones(self.num_envs, bool)
-        told = {name: value for name, value in results.raw.info.items() if name != "active"}
+        env_info = {name: value for name, value in results.raw.info.items() if name != "active"}
         if self._mode == NEXT_STEP:
-            info = _vector_info(told, ~self._ended)
+            info = _vector_info(env_info, ~self._ended)
         elif self._mode == SAME_STEP and ended.any():
-            info = _vector_info(told, ~ended)
+            info = _vector_info(env_info, ~ended)
             final_obs = _final_obs(_agent_of(results.raw.obs), ended)
             info |= {"final_obs": final_obs, "_final_obs": ended.copy()}
-            info |= {"final_info": _vector_info(told, ended), "_final_info": ended.copy()}
+            info |= {"final_info": _vector_info(env_info, ended), "_final_info": ended.copy()}
         else:
-            info = _vector_info(told, everywhere)
+            info = _vector_info(env_info, everywhere)
         return self._with_masks(info, results.masks, everywhere)
 
     def _with_masks(self, info: dict[str, Any], masks: PyTree, where: np.ndarray) -> dict[str, Any]:

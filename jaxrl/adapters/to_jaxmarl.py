@@ -132,8 +132,8 @@ class JaxMarlEnv:
 
     def _world_state(self, state: PyTree) -> jax.Array:
         """f32[state_size]: the environment's `global_state` in a row."""
-        seen = self._env.global_state(state, self._params)
-        parts = jax.tree.map(_numbers, tree_of(self._state_space), seen)
+        global_state = self._env.global_state(state, self._params)
+        parts = jax.tree.map(_numbers, tree_of(self._state_space), global_state)
         return jnp.concatenate(jax.tree.leaves(parts))
 
 

@@ -301,7 +301,8 @@ class ManyEpisodes:
         if self.current is None:
             drawn = random.integers(MAX_SEED, endpoint=True, size=self.num_envs)
             seeds = [
-                each if given is None else given for given, each in zip(seeds, drawn, strict=True)
+                drawn_seed if seed is None else seed
+                for seed, drawn_seed in zip(seeds, drawn, strict=True)
             ]
         return [None if seed is None else check_seed(seed) for seed in seeds]
 

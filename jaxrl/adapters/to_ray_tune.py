@@ -146,13 +146,13 @@ class Plan:
 
     def trials(self, config: Mapping[str, Any]) -> list[Trial]:
         """The members of a Tune trial with this config."""
-        given = self._dotted(config)
-        if "seed" in given and not isinstance(self.seeds, int):
-            seed = given["seed"]
+        dotted = self._dotted(config)
+        if "seed" in dotted and not isinstance(self.seeds, int):
+            seed = dotted["seed"]
             raise UsageError(
                 f"seed={seed!r} clashes with seeds={self.seeds}: leave one of them out"
             )
-        changed = applied(self.config, given)
+        changed = applied(self.config, dotted)
         if isinstance(self.members, Sequence):
             settings = [dict(member) for member in self.members] or [{}]
         else:

@@ -207,14 +207,14 @@ class RllibVectorEnv:
         self._due = self._next_due()
         shown = self._due | (playing & left)
         metrics = _rows_of({"metrics": raw.info["metrics"]} if "metrics" in raw.info else {}, list)
-        told = [{} if new or not metrics else metrics[i] for i, new in enumerate(begun)]
+        copy_infos = [{} if new or not metrics else metrics[i] for i, new in enumerate(begun)]
         cut = raw.episode_done & ~raw.all_terminated
         return (
             self._rows(results.obs, shown),
             self._numbers(raw.reward, playing),
             self._numbers(leaving(self._episodes.env, raw), playing, raw.all_terminated),
             self._numbers(raw.truncated, playing, cut),
-            self._infos(told, results.masks, shown),
+            self._infos(copy_infos, results.masks, shown),
         )
 
     def render(self) -> tuple[np.ndarray, ...] | None:
@@ -264,15 +264,15 @@ class RllibVectorEnv:
                 row[ALL] = value
         return rows
 
-    def _infos(self, told: list[dict], masks: PyTree, where: np.ndarray) -> list[ByAgent]:
+    def _infos(self, infos: list[dict], masks: PyTree, where: np.ndarray) -> list[ByAgent]:
         if masks is None:
-            columns = [[dict(info) for info in told] for _ in self.possible_agents]
+            columns = [[dict(info) for info in infos] for _ in self.possible_agents]
             return self._dicts(columns, where)
         masks = by_agent(self._episodes.env, masks, axis=1)
         columns = [
             [
                 {**info, "action_mask": mask}
-                for info, mask in zip(told, _rows_of(masks[agent], _plain), strict=True)
+                for info, mask in zip(infos, _rows_of(masks[agent], _plain), strict=True)
             ]
             for agent in self.possible_agents
         ]

@@ -103,9 +103,9 @@ def constructors(
         @functools.wraps(maker_of)
         def constructor(name):
             with explained(f"environments {scheme}:NAME cannot be listed"):
-                known = list(names())
-            if not isinstance(name, str) or name not in known:
-                raise unknown_name(f"{scheme} environment", name, known)
+                listed = list(names())
+            if not isinstance(name, str) or name not in listed:
+                raise unknown_name(f"{scheme} environment", name, listed)
             made = f"{scheme}:{name}"
             with explained(f"environment {made} cannot be made"):
                 return _checked(made, maker_of(name))
@@ -123,30 +123,32 @@ def _checked(name: str, maker: Maker) -> Callable[..., Any]:
         choices[TIME_LIMIT] = (TRUNCATES, TERMINATES)
 
     def construct(**args):
-        given = {argument: as_number(value) for argument, value in args.items()}
-        for argument, value in given.items():
+        checked_args = {argument: as_number(value) for argument, value in args.items()}
+        for argument, value in checked_args.items():
             if argument not in arguments:
                 raise unknown_name("argument", argument, arguments, f"of environment {name!r}")
             default = arguments[argument]
             if argument in LIMITS and isinstance(default, int):
-                given[argument] = value = as_count(value)
+                checked_args[argument] = value = as_count(value)
             if argument in choices and not (isinstance(value, str) and value in choices[argument]):
                 where = f"of environment {name!r}"
                 raise unknown_name(argument, value, choices[argument], where)
-            if (wanted := _wanted_instead(argument, value, default)) is not None:
+            if (requirement := _wanted_instead(argument, value, default)) is not None:
                 raise UsageError(
-                    f"environment {name!r}: {argument} must be {wanted}, not {brief(value)}"
+                    f"environment {name!r}: {argument} must be {requirement}, not {brief(value)}"
                 )
-        why = f": {brief(given)} are refused" if given else " cannot be made"
+        why = f": {brief(checked_args)} are refused" if checked_args else " cannot be made"
         with explained(f"environment {name}{why}"):
-            env = maker.make(**given)
-        env.made_with = given
+            env = maker.make(**checked_args)
+        env.made_with = checked_args
         return env
 
     keyword = inspect.Parameter.KEYWORD_ONLY
-    construct.__signature__ = inspect.Signature(
-        [inspect.Parameter(each, keyword, default=arguments[each]) for each in arguments]
-    )
+    parameters = [
+        inspect.Parameter(argument, keyword, default=default)
+        for argument, default in arguments.items()
+    ]
+    construct.__signature__ = inspect.Signature(parameters)
     return construct
 
 
@@ -284,7 +286,8 @@ def steps_alike(first_step: Callable[..., PyTree], *holders: Any) -> bool:
     key = jax.random.key(0)
     try:
         forms = [
-            jax.eval_shape(lambda key, each=each: first_step(each, key), key) for each in holders
+            jax.eval_shape(lambda key, holder=holder: first_step(holder, key), key)
+            for holder in holders
         ]
     except Exception:  # of the environment as it is, the checks of the contract report it
         return False
@@ -373,7 +376,7 @@ class Wrapped:
         )
 
     def _ended_by_clock(self, terminated: PyTree, ends: jax.Array) -> PyTree:
-        return jax.tree.map(lambda each: each | ends, terminated)
+        return jax.tree.map(lambda flag: flag | ends, terminated)
 
 
 def pixels_of(figure: Any) -> np.ndarray:

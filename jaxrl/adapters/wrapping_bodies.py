@@ -151,7 +151,7 @@ def draw_bodies(bodies: Bodies, places: jax.Array, turns: jax.Array) -> jax.Arra
 
     far_first = jnp.argsort(-(centres @ np.array(AWAY)))
     shapes = jax.tree.map(
-        lambda each: jnp.asarray(each)[far_first], (centres, reach, directions, bodies.colour)
+        lambda values: jnp.asarray(values)[far_first], (centres, reach, directions, bodies.colour)
     )
     picture, _ = jax.lax.scan(add, _ground(bodies, look_at, across, upwards), shapes)
     return jnp.round(picture).astype(jnp.uint8)

@@ -169,8 +169,8 @@ class Algorithm:
         data: PyTree | None = None,
     ) -> tuple[RunnerState, Metrics, RecordedSteps | None]:
         """`update`, with the steps that a `recording` algorithm keeps; None of any other."""
-        given = {} if data is None else {"data": data}
-        runner, rollout = self.collect(runner, env_params=env_params, **given)
+        keywords = {} if data is None else {"data": data}
+        runner, rollout = self.collect(runner, env_params=env_params, **keywords)
         runner, metrics = self.learn(runner, rollout, hypers)
         return runner, metrics, rollout.recorded if self.plays else None
 

@@ -170,10 +170,10 @@ class AlgorithmConfig(NetworkSettings, ActingSettings, TaskSettings, RolloutSett
 
     def __post_init__(self):
         frozen_fields(self)
-        given = {
+        chosen = {
             name: getattr(self, name) for name in DEFAULT_SIZES if getattr(self, name) is not None
         }
-        for name, size in self.sizes(given, DEFAULT_SIZES).items():
+        for name, size in self.sizes(chosen, DEFAULT_SIZES).items():
             object.__setattr__(self, name, size)
         check_all(self)
         check_network(self)
@@ -189,9 +189,9 @@ class AlgorithmConfig(NetworkSettings, ActingSettings, TaskSettings, RolloutSett
         self._check_per_policy()
 
     @staticmethod
-    def sizes(given: Mapping[str, int], tuned: Mapping[str, int]) -> dict[str, int]:
+    def sizes(chosen: Mapping[str, int], tuned: Mapping[str, int]) -> dict[str, int]:
         """`num_envs`, `rollout_length` and `train_batch_size` from those given, else `tuned`."""
-        return resolve_sizes(dict(given), dict(tuned))
+        return resolve_sizes(dict(chosen), dict(tuned))
 
     def check_together(self) -> None:
         """Refuses values that are fine alone and clash; for algorithms to extend."""
@@ -230,9 +230,9 @@ class AlgorithmConfig(NetworkSettings, ActingSettings, TaskSettings, RolloutSett
         changes = read_settings(changes, NETWORK, type(self).__name__)
         if "per_policy" in changes and not by_policy_given:  # of PolicySpecs
             changes["per_policy"] = merged_by_policy(self.per_policy, changes["per_policy"])
-        given = {name: changes.pop(name) for name in DEFAULT_SIZES if name in changes}
-        given = {name: size for name, size in given.items() if size is not None}
-        sizes = self.sizes(given, {name: values[name] for name in DEFAULT_SIZES})
+        chosen = {name: changes.pop(name) for name in DEFAULT_SIZES if name in changes}
+        chosen = {name: size for name, size in chosen.items() if size is not None}
+        sizes = self.sizes(chosen, {name: values[name] for name in DEFAULT_SIZES})
         return type(self)(**{**values, **changes, **sizes})
 
     def for_policy(self, policy: PolicyId) -> Self:
@@ -367,7 +367,7 @@ class AlgorithmConfig(NetworkSettings, ActingSettings, TaskSettings, RolloutSett
         return dict(dict(self.per_policy).get(policy, ()))
 
     def _check_per_policy(self) -> None:
-        known = _names(type(self)) - self.one_for_all
+        allowed = _names(type(self)) - self.one_for_all
         for policy, overrides in self.per_policy:
             for name in dict(overrides):
                 if name in self.one_for_all:
@@ -375,9 +375,9 @@ class AlgorithmConfig(NetworkSettings, ActingSettings, TaskSettings, RolloutSett
                         f"per_policy: {name} of policy {policy!r} is one for all: give it outside "
                         "per_policy"
                     )
-                if name not in known:
+                if name not in allowed:
                     where = f"of policy {policy!r}"
-                    raise unknown_setting(name, known, where, owner=type(self).__name__)
+                    raise unknown_setting(name, allowed, where, owner=type(self).__name__)
             self.for_policy(policy)
 
     def _check_overrides(

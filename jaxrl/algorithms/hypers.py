@@ -40,8 +40,8 @@ def with_all_numbers(config_class: type) -> type:
     So a setting marked `traced` is all that a coefficient of a subclass needs.
     """
     hypers_class = config_class.hypers_class
-    known = {field.name for field in dataclasses.fields(hypers_class)}
-    missing = [name for name in config_class.numbers() if name not in known]
+    declared = {field.name for field in dataclasses.fields(hypers_class)}
+    missing = [name for name in config_class.numbers() if name not in declared]
     if not missing:
         return hypers_class
     body = {

@@ -79,8 +79,8 @@ def _check_carry(config: Any, group: PolicyGroup, policy_spec: PolicySpec) -> No
     if not has_memory(policy_spec.model):
         return
     carry = jax.eval_shape(lambda: policy_spec.model.initial_carry((1,)))
-    each = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(carry))
-    needed = each * config.num_envs * sum(map(len, group.agents))
+    bytes_per_agent = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(carry))
+    needed = bytes_per_agent * config.num_envs * sum(map(len, group.agents))
     policy = group.policies[0]
     what = f"num_envs={config.num_envs}: what the network of policy {policy!r} remembers needs"
     _refuse_beyond_memory(needed, what, "fewer environments or a smaller memory need less")

@@ -220,18 +220,18 @@ def make_policy_spec(
         num_agents: that the policy plays.
         critic_space: what a centralised critic sees, as in `CriticSpec`; None: there is none.
     """
-    told = InputsSpec(
+    inputs_spec = InputsSpec(
         num_agents if config.agent_id_obs else 0,
         prev_action=config.lstm_use_prev_action,
         prev_reward=config.lstm_use_prev_reward,
     )
     critic, value_inputs = None, None
     if critic_space is not None:
-        number = num_agents if num_agents > 1 else told.num_agents
-        critic_told = dataclasses.replace(told, num_agents=number)
-        critic = CriticSpec(config.critic_observation, critic_space, critic_told)
+        number = num_agents if num_agents > 1 else inputs_spec.num_agents
+        critic_inputs = dataclasses.replace(inputs_spec, num_agents=number)
+        critic = CriticSpec(config.critic_observation, critic_space, critic_inputs)
         value_inputs = critic.input_space(action_space)
-    inputs = told.input_space(observation_space, action_space)
+    inputs = inputs_spec.input_space(observation_space, action_space)
     chosen = action_space_inside(action_space)  # what the model's distribution is over
     return PolicySpec(
         _model(config, inputs, chosen, value_inputs),
@@ -243,7 +243,7 @@ def make_policy_spec(
         normalize_actions=config.normalize_actions,
         clip_actions=config.clip_actions,
         action_distribution=config.action_distribution,
-        told=told,
+        inputs_spec=inputs_spec,
         max_seq_len=config.max_seq_len,
         critic=critic,
         exploration=exploration_of(

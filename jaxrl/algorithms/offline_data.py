@@ -174,22 +174,22 @@ class _PolicyRows:
         obs = checked(spec.observation_space, obs, f"{what} observations")
         actions = outputs.get(ENV_ACTIONS, episode.actions).arrays()
         actions = checked(countable(spec.action_space), actions, f"{what} actions")
-        told = np.full(count + 1, place, np.int32) if spec.told.num_agents else None
+        agent_ids = np.full(count + 1, place, np.int32) if spec.inputs_spec.num_agents else None
         mask = outputs[MASK].arrays() if MASK in outputs else mask
         if mask is not None:
             self._masks.append(flags_of(mask[:count], f"{what} {MASK}"))
         first = lambda leaf: leaf[:count]
         steps = Steps(
             obs=jax.tree.map(first, obs),
-            inputs=PolicyInputs(agent_id=jax.tree.map(first, told)),
+            inputs=PolicyInputs(agent_id=jax.tree.map(first, agent_ids)),
             action=spec.from_env_action(actions),
         )
         if self._gamma is not None:
             last = lambda leaf: leaf[count:]
             steps = steps.replace(**self._returns(episode))
             if not episode.is_terminated:
-                told = PolicyInputs(agent_id=jax.tree.map(last, told))
-                self._ends.append(Steps(jax.tree.map(last, obs), told))
+                inputs = PolicyInputs(agent_id=jax.tree.map(last, agent_ids))
+                self._ends.append(Steps(jax.tree.map(last, obs), inputs))
         self._steps.append(steps)
         self.num_steps += count
 

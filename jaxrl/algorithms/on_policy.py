@@ -311,8 +311,10 @@ def parts_of(
     rollout_spec = with_features(rollout_spec, config, env_params)
     # A fault may take rows out of any rollout that is played outside.
     always_active = rollout_spec.always_active and not is_outside(env)
-    told = {"always_active": always_active, "axis_name": axis_name}
-    learner_specs = tuple(dataclasses.replace(group.structure, **told) for group in grouping.groups)
+    shared = {"always_active": always_active, "axis_name": axis_name}
+    learner_specs = tuple(
+        dataclasses.replace(group.structure, **shared) for group in grouping.groups
+    )
     if config.opponents is not None and is_outside(env):
         raise UsageError(
             f"opponents: {config.env_name} runs outside JAX, where no pool plays: leave it out; a "

@@ -111,10 +111,10 @@ def as_pool(name: str, value: Any) -> OpponentPool | None:
     if isinstance(value, str) or not isinstance(value, tuple):
         raise UsageError(f"{name}={brief(value)} must be a jaxrl.OpponentPool or its arguments")
     pairs("{name: value}")(name, value)
-    known = [field.name for field in dataclasses.fields(OpponentPool)]
+    allowed = [field.name for field in dataclasses.fields(OpponentPool)]
     for argument, _ in value:
-        if argument not in known:
-            raise unknown_name("argument", argument, known, f"of {name}")
+        if argument not in allowed:
+            raise unknown_name("argument", argument, allowed, f"of {name}")
     return OpponentPool(**dict(value))
 
 
@@ -124,9 +124,9 @@ def pool_of_words(name: str, texts: Sequence[str]) -> dict[str, Any] | None:
         return None
     arguments = words.pairs(name, texts)
     fixed = {path: value for path, value in arguments.items() if path.startswith("fixed.")}
-    kept = {path: value for path, value in arguments.items() if path not in fixed}
+    others = {path: value for path, value in arguments.items() if path not in fixed}
     named = {path.removeprefix("fixed."): value for path, value in fixed.items()}
-    return {**kept, "fixed": named} if named else kept
+    return {**others, "fixed": named} if named else others
 
 
 def for_opponent(saved: Any, opponent: str) -> tuple[Any, bool]:
@@ -140,8 +140,10 @@ def for_opponent(saved: Any, opponent: str) -> tuple[Any, bool]:
         return saved, False
     functions = {name for name, entry in fixed.items() if _names_code(entry)}
     playing = functions if opponent == EVERYBODY else functions & {opponent}
-    kept = {name: RANDOM if name in functions - playing else entry for name, entry in fixed.items()}
-    return {**saved, "fixed": kept}, bool(playing)
+    needed = {
+        name: RANDOM if name in functions - playing else entry for name, entry in fixed.items()
+    }
+    return {**saved, "fixed": needed}, bool(playing)
 
 
 def _names_code(entry: Any) -> bool:
@@ -159,8 +161,8 @@ def _nameable(name: str, entry: Any) -> Any:
         return entry
     if not ACT.fits(entry):
         raise UsageError(
-            f"opponents: {name}={brief(entry)} must be {RANDOM!r}, {ACT.wanted}, module:function, "
-            "or a run's folder"
+            f"opponents: {name}={brief(entry)} must be {RANDOM!r}, {ACT.description}, "
+            "module:function, or a run's folder"
         )
     takes_mask(name, entry)
     return name_of(entry) or entry
@@ -182,4 +184,6 @@ def takes_mask(name: str, function: Callable) -> bool:
             return len(arguments) == 3
         except TypeError:
             pass
-    raise UsageError(f"opponents: {name} must be {ACT.wanted}, not {function.__name__}{signature}")
+    raise UsageError(
+        f"opponents: {name} must be {ACT.description}, not {function.__name__}{signature}"
+    )

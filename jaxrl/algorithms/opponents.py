@@ -52,8 +52,8 @@ class Scripted:
     takes_mask: bool
 
     def __call__(self, obs: PyTree, key: Key, action_mask: PyTree) -> jax.Array:
-        told = (action_mask,) if self.takes_mask else ()
-        return self.function(obs, key, *told)
+        mask = (action_mask,) if self.takes_mask else ()
+        return self.function(obs, key, *mask)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -410,7 +410,7 @@ def _difference(name: str, there: Any, here: Any) -> str:
             if field.name not in ("parent", "name") and pair[0] != pair[1]:
                 return _difference(f"{name}.{field.name}", *pair)
     if is_model and type(there) is not type(here):
-        there, here = (type(getattr(each, "given", each)).__name__ for each in (there, here))
+        there, here = (type(getattr(model, "inner", model)).__name__ for model in (there, here))
         return f"{name} is {there} there and {here} here"
     return f"{name} is {brief(there)} there and {brief(here)} here"
 

@@ -11,7 +11,9 @@ ACTIVATIONS = {"swish": "silu", None: "linear"}  # RLlib's other names
 SPEC = ("policy_class", "observation_space", "action_space", "config")  # of RLlib's PolicySpec
 
 
-def read_settings(given: Mapping[str, Any], network: tuple[str, ...], owner: str) -> dict[str, Any]:
+def read_settings(
+    changes: Mapping[str, Any], network: tuple[str, ...], owner: str
+) -> dict[str, Any]:
     """The settings that a user gave, those in RLlib's nested forms spread out.
 
     `model={"fcnet_hiddens": [64]}` is `fcnet_hiddens=[64]`, also within `per_policy`, and policies
@@ -21,7 +23,7 @@ def read_settings(given: Mapping[str, Any], network: tuple[str, ...], owner: str
         network: the settings that `model` may hold.
         owner: the configuration's class, for errors.
     """
-    settings = _without_nested_model(given, network, owner)
+    settings = _without_nested_model(changes, network, owner)
     policies = settings.get("policies")
     if isinstance(policies, set | frozenset):
         settings["policies"] = _names("policies", policies)
@@ -44,8 +46,8 @@ def merged_by_policy(first: Any, second: Any) -> Any:
     """Settings by policy, `second` on top of `first`; `second` alone if it is badly formed."""
     try:
         first, second = (
-            {policy: dict(values) for policy, values in dict(each).items()}
-            for each in (first, second)
+            {policy: dict(values) for policy, values in dict(settings).items()}
+            for settings in (first, second)
         )
     except (TypeError, ValueError):  # which the check of per_policy refuses by name
         return second
@@ -100,13 +102,13 @@ def _square_layer(name: str, layer: Any) -> Any:
 
 
 def _without_nested_model(
-    given: Mapping[str, Any], network: tuple[str, ...], owner: str
+    changes: Mapping[str, Any], network: tuple[str, ...], owner: str
 ) -> dict[str, Any]:
-    """`given`, and in place of a mapping `model` what it holds."""
-    if not isinstance(given.get("model"), Mapping):
-        return dict(given)
-    settings = {name: value for name, value in given.items() if name != "model"}
-    nested = given["model"]
+    """`changes`, and in place of a mapping `model` what it holds."""
+    if not isinstance(changes.get("model"), Mapping):
+        return dict(changes)
+    settings = {name: value for name, value in changes.items() if name != "model"}
+    nested = changes["model"]
     for name, value in nested.items():
         if name not in network:
             raise unknown_setting(name, network, "of model", owner=owner)

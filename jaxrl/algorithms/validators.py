@@ -195,15 +195,15 @@ def optimizer_of(
     return function
 
 
-def resolve_sizes(given: dict[str, int], tuned: dict[str, int]) -> dict[str, int]:
+def resolve_sizes(chosen: dict[str, int], tuned: dict[str, int]) -> dict[str, int]:
     """num_envs, rollout_length and train_batch_size from those given, else the tuned ones.
 
     A batch alone keeps the tuned rollout's length, or takes the divisor nearest to it.
     """
-    given = {name: as_count(size) for name, size in given.items()}
-    for name, size in given.items():
+    chosen = {name: as_count(size) for name, size in chosen.items()}
+    for name, size in chosen.items():
         count()(name, size)
-    envs, length, batch = (given.get(name) for name in DEFAULT_SIZES)
+    envs, length, batch = (chosen.get(name) for name in DEFAULT_SIZES)
     if batch is None:
         if envs is None and length is None:
             return dict(tuned)
@@ -222,18 +222,18 @@ def resolve_sizes(given: dict[str, int], tuned: dict[str, int]) -> dict[str, int
     return {"num_envs": envs, "rollout_length": length, "train_batch_size": envs * length}
 
 
-def _fitting_length(batch: int, wanted: int) -> int:
-    """The divisor of `batch` nearest to `wanted`, within a factor of 2; a small batch itself."""
-    if batch < wanted // 2:
+def _fitting_length(batch: int, target: int) -> int:
+    """The divisor of `batch` nearest to `target`, within a factor of 2; a small batch itself."""
+    if batch < target // 2:
         return batch
-    fitting = [n for n in range(max(1, wanted // 2), 2 * wanted + 1) if batch % n == 0]
+    fitting = [n for n in range(max(1, target // 2), 2 * target + 1) if batch % n == 0]
     if not fitting:
-        near = batch - batch % wanted or wanted
+        near = batch - batch % target or target
         raise UsageError(
             f"train_batch_size={batch} is no product of environments and a rollout of about "
-            f"{wanted} steps: give num_envs or rollout_length as well, or a batch such as {near}"
+            f"{target} steps: give num_envs or rollout_length as well, or a batch such as {near}"
         )
-    return min(fitting, key=lambda n: (max(n / wanted, wanted / n), -n))
+    return min(fitting, key=lambda n: (max(n / target, target / n), -n))
 
 
 def _divide(batch: int, name: str, size: int) -> int:

@@ -73,8 +73,10 @@ def example(algorithm: str = "ppo") -> AlgorithmConfig:
 
 def every_flag(algorithm: str = "ppo") -> dict[str, Flag]:
     """A flag for each setting of our algorithms, and of the named one."""
-    every = dict.fromkeys((*ALGORITHMS, algorithm))
-    return {name: flag for each in every for name, flag in flags_of(example(each)).items()}
+    flags = {}
+    for name in dict.fromkeys((*ALGORITHMS, algorithm)):
+        flags |= flags_of(example(name))
+    return flags
 
 
 def config_of(
@@ -109,17 +111,19 @@ def config_of(
     return config, f"{config_class.__name__}.fast ({env} has no tuned ones)"
 
 
-def _with_tried(given: dict[str, Any], tried: Collection[str]) -> dict[str, Any]:
-    """`given` and the tried settings of networks: their defaults, which each trial replaces."""
+def _with_tried(options: dict[str, Any], tried: Collection[str]) -> dict[str, Any]:
+    """`options` and the tried settings of networks: their defaults, which each trial replaces."""
     defaults = {field.name: field.default for field in dataclasses.fields(NetworkSettings)}
-    by_policy = {policy: dict(settings) for policy, settings in given.get("per_policy", {}).items()}
+    by_policy = {
+        policy: dict(settings) for policy, settings in options.get("per_policy", {}).items()
+    }
     common = {}
     for path in tried:
         policy, _, name = path.rpartition(".")
         if name in defaults and policy != "env_args":
             of_policy = by_policy.setdefault(policy, {}) if policy else common
             of_policy.setdefault(name, defaults[name])
-    return {**common, **given, "per_policy": by_policy}
+    return {**common, **options, "per_policy": by_policy}
 
 
 def _offline(
@@ -136,14 +140,16 @@ def _offline(
     """
     asked = options.get("per_policy", {})
     named = {policy: _of_the_policy(settings) for policy, settings in asked.items()}
-    given = _with_tried({**_of_the_policy(options), "per_policy": named}, tried)
-    ppo = PPOConfig.tuned(env, env_args, **given)
+    network_options = _with_tried({**_of_the_policy(options), "per_policy": named}, tried)
+    ppo = PPOConfig.tuned(env, env_args, **network_options)
     networks = {policy: _of_the_policy(dict(settings)) for policy, settings in ppo.per_policy}
     algorithm = ppo.build()
     for group, spec in zip(algorithm.grouping.groups, algorithm.policy_specs, strict=True):
         for policy in group.policies if spec.has_memory else ():
-            kept = networks.get(policy, {})
-            networks[policy] = {name: kept[name] for name in kept if name not in TUNED_NETWORK}
+            network = networks.get(policy, {})
+            networks[policy] = {
+                name: network[name] for name in network if name not in TUNED_NETWORK
+            }
     policies = {name: getattr(ppo, name) for name in OF_THE_POLICY}
     policies["per_policy"] = merged_by_policy(networks, asked)
     return config_class(env=env, env_args=env_args, **policies)

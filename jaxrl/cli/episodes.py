@@ -78,14 +78,14 @@ def episodes(argv: Sequence[str] | None = None) -> None:
     try:
         flags = flags_of(EpisodesOptions())
         show_help(words, flags, program("episodes"), episodes.__doc__)
-        given = given_flags(words, flags, positional="folder")
-        folders = given.pop("folder", [])
+        texts = given_flags(words, flags, positional="folder")
+        folders = texts.pop("folder", [])
         if len(folders) != 1:
-            given_folders = f", not {len(folders)}: {', '.join(folders)}" if folders else ""
-            raise UsageError(f"name one folder of episodes, such as data/arena{given_folders}")
-        options = EpisodesOptions(**read_flags(given, flags))
+            found = f", not {len(folders)}: {', '.join(folders)}" if folders else ""
+            raise UsageError(f"name one folder of episodes, such as data/arena{found}")
+        options = EpisodesOptions(**read_flags(texts, flags))
         check_all(options)
-        _check_together(options, given)
+        _check_together(options, texts)
         found = read_episodes(folders[0], skip_damaged=options.skip_damaged)
         if options.out:
             start_jax()
@@ -117,7 +117,7 @@ def episodes(argv: Sequence[str] | None = None) -> None:
         sys.exit(2)
 
 
-def _check_together(options: EpisodesOptions, given: Mapping[str, Any]) -> None:
+def _check_together(options: EpisodesOptions, texts: Mapping[str, Any]) -> None:
     """Refuses two tasks at once, of which one would be left out, and a file of no format."""
     asked = [
         name for name in ("out", "replay", "judge", "minari", "parquet") if getattr(options, name)
@@ -130,7 +130,7 @@ def _check_together(options: EpisodesOptions, given: Mapping[str, Any]) -> None:
         check_page_name(options.out)
     elif options.out:
         check_ending(options.out)
-    if "gamma" in given and not options.judge:
+    if "gamma" in texts and not options.judge:
         raise UsageError("--gamma goes with --judge RUN")
 
 
@@ -178,8 +178,8 @@ def statistics_of(found: Iterable[Episode], folder: str) -> str:
 def steps_of(episode: Episode) -> str:
     """A table with a row for each step of each agent."""
     several, parts = isinstance(episode, MultiAgentEpisode), agents_of(episode)
-    known = [data.extra_model_outputs.keys() for data, _ in parts.values()]
-    shown = [name for name in SHOWN_OUTPUTS if all(name in names for names in known)]
+    outputs = [data.extra_model_outputs.keys() for data, _ in parts.values()]
+    shown = [name for name in SHOWN_OUTPUTS if all(name in names for names in outputs)]
     titles = ["step", *(["agent"] if several else []), "observation", "action", "reward"]
     titles += [SHOWN_OUTPUTS[name] for name in shown]
     rows = []
@@ -244,8 +244,9 @@ def _played_in(episode: Episode, origin: Mapping[str, Any]) -> tuple[Any, Any]:
 
 def return_of(episode: Episode) -> float:
     """The return of an episode, including the rewards that belong to no action."""
-    told = {"include_hanging_rewards": True} if isinstance(episode, MultiAgentEpisode) else {}
-    return episode.get_return(**told)
+    if isinstance(episode, MultiAgentEpisode):
+        return episode.get_return(include_hanging_rewards=True)
+    return episode.get_return()
 
 
 def end_of(episode: Episode) -> str:

@@ -215,12 +215,12 @@ def run_command(
     flags = play_flags(defaults)
     try:
         show_help(argv, flags, prog, description)
-        given = given_flags(argv, flags, positional="run")
-        paths = given.pop("run", [])
+        texts = given_flags(argv, flags, positional="run")
+        paths = texts.pop("run", [])
         if len(paths) != 1:
             raise UsageError(f"name a run's folder, and one alone: {command(name)} runs/...")
         run = str(runs.resolve(run_path(paths[0])))
-        settings = read_flags(given, flags)
+        settings = read_flags(texts, flags)
         cache = settings.pop("compile_cache", CompileFlags.compile_cache)
         options = dataclasses.replace(defaults, **settings)
         check_all(options)

@@ -61,10 +61,10 @@ def flags_of(settings: Any) -> dict[str, Flag]:
 
 def _declared_before(settings: type) -> dict[str, str | None]:
     """The setting that stands before each in the class that declares it; None before the first."""
-    known = {field.name for field in dataclasses.fields(settings)}
+    declared = {field.name for field in dataclasses.fields(settings)}
     before: dict[str, str | None] = {}
     for cls in settings.__mro__:  # the first class that declares one last
-        names = [name for name in inspect.get_annotations(cls) if name in known]
+        names = [name for name in inspect.get_annotations(cls) if name in declared]
         before |= zip(names, [None, *names], strict=False)
     return before
 
@@ -98,7 +98,7 @@ def given_flags(
             words.append(word)
     try:
         numbers = tuple((name, flag.form.metavar and "+") for name, flag in flags.items())
-        given, left = _parser(numbers).parse_known_args(words)
+        parsed, left = _parser(numbers).parse_known_args(words)
     except argparse.ArgumentError as error:
         several = {flag_name(name) for name, flag in flags.items() if flag.form.metavar}
         number = "values" if error.argument_name in several else "one value"
@@ -108,7 +108,7 @@ def given_flags(
             raise unknown_setting(word.partition("=")[0], flags, kind="flag")
         if not positional:
             raise _unexpected(word, words)
-    values = {name: _once(name, flags[name].form, times) for name, times in vars(given).items()}
+    values = {name: _once(name, flags[name].form, times) for name, times in vars(parsed).items()}
     for name, said in values.items():
         _check_words(name, said)
     return {**values, positional: left} if positional and left else values
@@ -220,9 +220,9 @@ def shown(value: Any) -> str:
     return str(value)
 
 
-def read_flags(given: Mapping[str, Sequence[str]], flags: Mapping[str, Flag]) -> dict[str, Any]:
+def read_flags(texts: Mapping[str, Sequence[str]], flags: Mapping[str, Flag]) -> dict[str, Any]:
     """The values of the words behind flags; whether they are allowed is the settings' to say."""
-    return {name: _read(name, words, flags) for name, words in given.items()}
+    return {name: _read(name, words, flags) for name, words in texts.items()}
 
 
 def _read(name: str, words: Sequence[str], flags: Mapping[str, Flag]) -> Any:

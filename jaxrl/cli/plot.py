@@ -36,9 +36,9 @@ def plot(argv: Sequence[str] | None = None) -> None:
     try:
         flags = flags_of(PlotOptions())
         show_help(words, flags, program("plot"), plot.__doc__)
-        given = given_flags(words, flags, positional="runs")
-        paths = given.pop("runs", [])
-        options = PlotOptions(**{name: values[0] for name, values in given.items()})
+        texts = given_flags(words, flags, positional="runs")
+        paths = texts.pop("runs", [])
+        options = PlotOptions(**{name: values[0] for name, values in texts.items()})
         found = [run for path in paths for run in runs_in(runs.resolve(checkpoint.run_path(path)))]
         if not found:
             raise UsageError("which runs? give their folders, such as runs/arena/latest")

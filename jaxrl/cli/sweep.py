@@ -142,14 +142,14 @@ def _sweep(argv: list[str]) -> Sweep:
     path, trust = source_in(argv, SWEEP_FLAGS)
     algorithm = named_in(argv, "ppo")
     flags = sweep_flags(algorithm=algorithm if path is None else "ppo")
-    given = given_flags(argv, flags)
-    options = read_flags(given, flags)
+    texts = given_flags(argv, flags)
+    options = read_flags(texts, flags)
     sweep_options = {name: options.pop(name) for name in list(options) if name in SWEEP_FLAGS}
     cache = sweep_options.pop("compile_cache", "auto")
     for name in ("algorithm", "resume", "trust"):  # read already
         sweep_options.pop(name, None)
     if path is not None:
-        if extra := [name for name in given if name not in ("resume", "trust", "compile_cache")]:
+        if extra := [name for name in texts if name not in ("resume", "trust", "compile_cache")]:
             raise UsageError(f"--resume continues the sweep as it was: it takes no {extra[0]}")
         # Before the cache's test, which computes something.
         settled_devices(saved_devices(path), or_fewer=True)
@@ -181,11 +181,11 @@ def _sweep(argv: list[str]) -> Sweep:
 def scheduler_of(options: dict[str, Any]) -> PopulationBasedTraining | None:
     """The scheduler for --pbt and its flags, which are taken out of `options`."""
     asked = {name: options.pop(name) for name in PBT_FLAGS if name in options}
-    wanted = options.pop("pbt", False)
-    flag("pbt", wanted)
-    if asked and not wanted:
+    by_population = options.pop("pbt", False)
+    flag("pbt", by_population)
+    if asked and not by_population:
         raise UsageError(f"{flag_name(next(iter(asked)))} goes with --pbt")
-    return PopulationBasedTraining(**asked) if wanted else None
+    return PopulationBasedTraining(**asked) if by_population else None
 
 
 def tried_of(options: dict[str, Any]) -> dict[str, Any]:

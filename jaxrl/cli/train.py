@@ -236,8 +236,8 @@ def begin(order: TrainOptions) -> Trainer:
         from jaxrl.serving.training import ExternalTrainer as trainer
 
         server = {"godot_port": GODOT_PORT} if order.config.env == GODOT else {}
-        told = {"server_settings": ServerSettings.named({**server, **dict(order.serve)})}
-        settings = {**settings, **told, "scenes": order.scenes}
+        served = ServerSettings.named({**server, **dict(order.serve)})
+        settings = {**settings, "server_settings": served, "scenes": order.scenes}
     elif order.serve:
         raise UsageError("--serve goes with --env external or godot")
     if order.resume is None:
@@ -314,10 +314,10 @@ def _check_flags(argv: Sequence[str], config: AlgorithmConfig) -> None:
     given_flags(argv, train_flags(config))
 
 
-def _by_kind(given: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+def _by_kind(values: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
     """The given flags as (the configuration's settings, `RUN_FLAGS`, `RunSettings`)."""
     options, run, settings = {}, {}, {}
-    for name, value in given.items():
+    for name, value in values.items():
         if name in RUN_FLAGS:
             kind = run
         else:
@@ -393,8 +393,8 @@ def _of_rllib(
         if name in run:
             raise UsageError(f"--rllib-config begins a run of PPO: leave out {flag_name(name)}")
     file_path("a file's path")("rllib_config", run["rllib_config"])
-    given = {**options, **settings}
-    translation = from_rllib(run["rllib_config"], ignore=run.get("ignore", ()), **given)
+    changes = {**options, **settings}
+    translation = from_rllib(run["rllib_config"], ignore=run.get("ignore", ()), **changes)
     return translation.config, translation.run_settings, f"{translation}\n"
 
 
@@ -407,13 +407,13 @@ def _saved(
     a module of that folder.
     """
     facts = _facts(path)
-    given = {name: value for name, value in options.items() if name in NAMING}
-    base = read_config(facts, "jaxrl.Trainer.from_checkpoint", given=given, trust=trust)
+    changes = {name: value for name, value in options.items() if name in NAMING}
+    base = read_config(facts, "jaxrl.Trainer.from_checkpoint", changes=changes, trust=trust)
     if "loggers" not in settings:
         check_saved_loggers(saved_loggers(facts), trust=trust)
-    named = [*given.values(), settings.get("loggers", ())]
+    named = [*changes.values(), settings.get("loggers", ())]
     if not trust and any(map(names_module, named)):
-        import_named(base, given)
+        import_named(base, changes)
         find_modules_here(last=True)
     return base, unmet(facts["run_settings"].get("stop", {}), facts.get("result"))
 
@@ -457,7 +457,7 @@ def summary(trainer: Trainer, lasted: str) -> str:
     episodes = result.get("env_runners", {})
     lines = []
     if "episode_return_mean" in episodes:
-        each = agent_returns(episodes["agent_episode_returns_mean"])
+        by_agent = agent_returns(episodes["agent_episode_returns_mean"])
         window = min(
             trainer.config.metrics_num_episodes_for_smoothing, episodes["num_episodes_lifetime"]
         )
@@ -465,7 +465,7 @@ def summary(trainer: Trainer, lasted: str) -> str:
             f"return {episodes['episode_return_mean']:.2f} over the last "
             f"{max(window, episodes['num_episodes'])} episodes "
             f"(from {episodes['episode_return_min']:.2f} to {episodes['episode_return_max']:.2f})"
-            + (f": {each}" if each else "")
+            + (f": {by_agent}" if by_agent else "")
         )
         lines.append((None, what))
     elif (mean := lookup(result, return_path(trainer.config))) is not None:

@@ -263,22 +263,22 @@ def check(
     coordinator: Any, num_processes: Any, process_id: Any, seconds: Any = JOIN_SECONDS
 ) -> None:
     """Refuses values that cannot be meant."""
-    given = dict(zip(THREE, (coordinator, num_processes, process_id), strict=True))
+    options = dict(zip(THREE, (coordinator, num_processes, process_id), strict=True))
     is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
     if not is_number or not 0 < seconds < FOREVER:
         raise UsageError(f"join_seconds={brief(seconds)} must be a number > 0")
     if coordinator == AUTO:
         for name in THREE[1:]:
-            if given[name] is not None:
+            if options[name] is not None:
                 raise UsageError(
                     f"coordinator=auto finds {name} by itself: "
-                    f"leave {name}={brief(given[name])} out"
+                    f"leave {name}={brief(options[name])} out"
                 )
         return
-    missing = [name for name in THREE if given[name] is None]
+    missing = [name for name in THREE if options[name] is None]
     if missing:
         there = ", ".join(
-            f"{name}={brief(value)}" for name, value in given.items() if value is not None
+            f"{name}={brief(value)}" for name, value in options.items() if value is not None
         )
         raise UsageError(
             f"{missing[0]} is missing with {there}: several processes need "
@@ -286,7 +286,7 @@ def check(
         )
     address_of(coordinator)
     for name, least in (("num_processes", 1), ("process_id", 0)):
-        count(least)(name, given[name])
+        count(least)(name, options[name])
     if process_id >= num_processes:
         raise UsageError(
             f"process_id={process_id} must be below num_processes={num_processes}: "
@@ -351,10 +351,11 @@ def _forget_connection() -> None:
     """
     from jax._src.distributed import global_state
 
-    kept = global_state.client, global_state.service
+    connection = global_state.client, global_state.service
     global_state.client = global_state.service = None
     # A thread's variables outlive Python itself.
-    threading.Thread(target=lambda *kept: threading.Event().wait(), args=kept, daemon=True).start()
+    wait = lambda *connection: threading.Event().wait()
+    threading.Thread(target=wait, args=connection, daemon=True).start()
 
 
 def _why_alone(coordinator: str, number: int | None, index: int | None, seconds: float) -> str:
@@ -395,8 +396,8 @@ def _introduced(channel: Channel) -> int:
                 f"process {process} has num_processes={number}, process 0 num_processes={expected}"
             )
     channel.busy = False
-    channel.names = names = [each["name"] for each in everyone]
-    return min(max(1, each["cores"] // names.count(each["name"])) for each in everyone)
+    channel.names = names = [facts["name"] for facts in everyone]
+    return min(max(1, facts["cores"] // names.count(facts["name"])) for facts in everyone)
 
 
 def _leave(channel: Channel, keeper: subprocess.Popen | None) -> None:

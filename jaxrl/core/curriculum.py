@@ -157,7 +157,9 @@ def resolve_curriculum(entry: Any) -> Curriculum:
         UsageError: no such class, one of another kind, or arguments missing.
     """
     if not isinstance(entry, str) and not CURRICULUM.fits(entry):
-        raise UsageError(f"curriculum={brief(entry)} must be {CURRICULUM.wanted}, or module:Class")
+        raise UsageError(
+            f"curriculum={brief(entry)} must be {CURRICULUM.description}, or module:Class"
+        )
     return maker(CURRICULUM, entry)()
 
 
@@ -287,5 +289,5 @@ def _check_value(name: str, old: jax.Array, new: jax.Array) -> None:
     fits = jnp.result_type(old, new) == old.dtype or not jnp.issubdtype(new.dtype, jnp.floating)
     is_flag = old.dtype == bool
     if old.shape != new.shape or not fits or (is_flag != (new.dtype == bool)):
-        wanted, found = f"{old.dtype}{list(old.shape)}", f"{new.dtype}{list(new.shape)}"
-        raise UsageError(f"{name} must be {wanted} as in params, not {found}")
+        expected, found = f"{old.dtype}{list(old.shape)}", f"{new.dtype}{list(new.shape)}"
+        raise UsageError(f"{name} must be {expected} as in params, not {found}")

@@ -136,8 +136,8 @@ def _broken_rule_of(shapes: Shapes) -> str | None:
         shape = () if value is None else _shape_of(value)
         allowed = dict.fromkeys(((), axes, (number, *axes)))
         if shape not in allowed:
-            wanted = " or ".join(str(list(axes)) for axes in allowed)
-            return f"must have {kind.__name__} with {name} {wanted}, not {list(shape or ())}"
+            expected = " or ".join(str(list(axes)) for axes in allowed)
+            return f"must have {kind.__name__} with {name} {expected}, not {list(shape or ())}"
     return None
 
 

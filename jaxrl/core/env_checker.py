@@ -294,8 +294,8 @@ def _check_leaving(case: CheckedEnv, played: Played) -> None:
                 f"info['active'][{agent!r}], if given, must be what acting_agents says "
                 "of the state before the step"
             )
-            told = played.told_active[agent]
-            _always(case, active == told, rule, active=told, acting=active)
+            declared = played.told_active[agent]
+            _always(case, active == declared, rule, active=declared, acting=active)
         when = "once it has ended" if may_wait else "where it is inactive"
         rule = f"reward[{agent!r}] must be 0 {when}"
         _always(case, present | (reward == 0), rule, reward=reward)

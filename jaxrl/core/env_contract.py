@@ -329,10 +329,10 @@ def _check_acting_agents(case: CheckedEnv, state: PyTree) -> None:
 def _check_global_state(case: CheckedEnv, state: PyTree) -> None:
     if not hasattr(case.env, "global_state"):
         return
-    seen = trace(case, "global_state", case.env.global_state, state, case.params)
+    global_state = trace(case, "global_state", case.env.global_state, state, case.params)
     if hasattr(case.env, "global_state_space"):
         space = case.env.global_state_space(case.params)
-        _check_like(case, "global_state(state, params)", seen, _type_of(space))
+        _check_like(case, "global_state(state, params)", global_state, _type_of(space))
 
 
 def check_stacked_types(case: CheckedEnv, key: Key) -> None:
@@ -367,15 +367,15 @@ def _check_clock_and_masks(case: CheckedEnv, state: PyTree) -> None:
     if not hasattr(env, "action_mask"):
         return
     mask = trace(case, "action_mask", env.action_mask, state, params)
-    wanted = {agent: _mask_type(case, agent) for agent in case.agents}
+    expected = {agent: _mask_type(case, agent) for agent in case.agents}
     if isinstance(env, Solo):
-        wanted = wanted[DEFAULT_AGENT]  # as the wrapped environment gives it
+        expected = expected[DEFAULT_AGENT]  # as the wrapped environment gives it
     elif is_stacked(env):
-        first = wanted[case.agents[0]]
-        wanted = Type((len(case.agents), *first.shape), bool, first.reason)
+        first = expected[case.agents[0]]
+        expected = Type((len(case.agents), *first.shape), bool, first.reason)
     else:
-        wanted = case.each(wanted.get)
-    _check_like(case, "action_mask(state, params)", mask, wanted)
+        expected = case.each(expected.get)
+    _check_like(case, "action_mask(state, params)", mask, expected)
 
 
 def _mask_type(case: CheckedEnv, agent: AgentId) -> Type:
@@ -388,15 +388,16 @@ def _mask_type(case: CheckedEnv, agent: AgentId) -> Type:
 
 
 def _check_call(
-    case: CheckedEnv, method: str, wanted: dict[str, Any], function: Callable, *args
+    case: CheckedEnv, method: str, expected: dict[str, Any], function: Callable, *args
 ) -> tuple:
-    """The types of what `method` returns, checked against `wanted`, {name: type}."""
+    """The types of what `method` returns, checked against `expected`, {name: type}."""
     values = trace(case, method, function, *args)
     number = len(values) if isinstance(values, tuple) else f"a {type(values).__name__}"
     hint = f"; {OLD_GYMNAX}" if method == "step" and number == 5 else ""
-    rule = f"{method} must return {len(wanted)} values, ({', '.join(wanted)}), not {number}{hint}"
-    require(case, number == len(wanted), rule)
-    for value, (name, type_) in zip(values, wanted.items(), strict=True):
+    names = ", ".join(expected)
+    rule = f"must return {len(expected)} values, ({names}), not {number}{hint}"
+    require(case, number == len(expected), f"{method} {rule}")
+    for value, (name, type_) in zip(values, expected.items(), strict=True):
         if type_ is not ANYTHING:
             _check_like(case, f"{name} of {method}", value, type_)
     return values
@@ -417,28 +418,25 @@ def _check_metrics(case: CheckedEnv, method: str, info: Mapping) -> None:
     _check_like(case, what, dict(metrics), dict.fromkeys(metrics, METRIC))
 
 
-def _check_like(case: CheckedEnv, what: str, found: PyTree, wanted: PyTree) -> None:
-    """Requires `found` to have the structure, shapes and dtypes of `wanted`.
-
-    The leaves of `wanted` are `Type`s or types of arrays.
-    """
+def _check_like(case: CheckedEnv, what: str, found: PyTree, expected: PyTree) -> None:
+    """Requires the structure, shapes and dtypes of `expected`, a tree of `Type`s or arrays."""
     leaves = dict(jax.tree_util.tree_leaves_with_path(found))
-    types = dict(jax.tree_util.tree_leaves_with_path(wanted))
+    types = dict(jax.tree_util.tree_leaves_with_path(expected))
     for path, type_ in types.items():
         rule = f"{what}{jax.tree_util.keystr(path)} must be {describe(type_)}"
         require(case, path in leaves, f"{rule}, but {what} is {describe(found)}")
         require(case, _is_like(leaves[path], type_), f"{rule}, not {describe(leaves[path])}")
     for path in leaves:
         require(case, path in types, f"{what}{jax.tree_util.keystr(path)} must not be there")
-    structure, needed = jax.tree.structure(found), jax.tree.structure(wanted)
+    structure, needed = jax.tree.structure(found), jax.tree.structure(expected)
     rule = f"{what} must have the structure {needed}, not {structure}"
     require(case, structure == needed, rule)
 
 
-def _is_like(leaf: jax.ShapeDtypeStruct, wanted: Any) -> bool:
-    if isinstance(wanted, Type):
-        return wanted.includes(leaf)
-    return (leaf.shape, leaf.dtype) == (wanted.shape, wanted.dtype)
+def _is_like(leaf: jax.ShapeDtypeStruct, expected: Any) -> bool:
+    if isinstance(expected, Type):
+        return expected.includes(leaf)
+    return (leaf.shape, leaf.dtype) == (expected.shape, expected.dtype)
 
 
 def _type_of(space: Space, batch: tuple[int, ...] = ()) -> PyTree:
@@ -456,7 +454,7 @@ def _type_of(space: Space, batch: tuple[int, ...] = ()) -> PyTree:
 
 
 def broken(case: CheckedEnv, rule: str) -> ContractError:
-    name, made_with = (getattr(case.env, each, None) for each in ("name", "made_with"))
+    name, made_with = getattr(case.env, "name", None), getattr(case.env, "made_with", None)
     name = name if isinstance(name, str) else type(case.env).__name__
     return ContractError(f"{name}{f' with {brief(made_with)}' if made_with else ''}: {rule}")
 

@@ -151,18 +151,18 @@ def brief(value: Any) -> str:
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
-def named_policy(policy: str | None, known: Sequence[str], where: str) -> str:
+def named_policy(policy: str | None, allowed: Sequence[str], where: str) -> str:
     """The policy of that name; None: the only one that there is.
 
     Raises:
         UsageError: no such policy, or several and no name.
     """
-    if policy is None and len(known) > 1:
-        names = ", ".join(known)
-        raise UsageError(f"{where} holds {len(known)} policies; name one of them: {names}")
-    policy = known[0] if policy is None else policy
-    if policy not in known:
-        raise unknown_name("policy", policy, known, f"in {where}")
+    if policy is None and len(allowed) > 1:
+        names = ", ".join(allowed)
+        raise UsageError(f"{where} holds {len(allowed)} policies; name one of them: {names}")
+    policy = allowed[0] if policy is None else policy
+    if policy not in allowed:
+        raise unknown_name("policy", policy, allowed, f"in {where}")
     return policy
 
 
@@ -198,10 +198,10 @@ def unknown_result(kind: str, path: str, allowed: Iterable[str]) -> UsageError:
     from jaxrl.core.foreign_names import RESULTS, counterpart
 
     path, allowed = str(path), sorted(allowed)
-    last_parts = dict.fromkeys(known.rpartition("/")[2] for known in allowed)
+    last_parts = dict.fromkeys(result.rpartition("/")[2] for result in allowed)
     ends = [path, *nearest(path, last_parts, most=1)]
     by_length = sorted(allowed, key=len)
-    meant = [known for end in ends for known in by_length if known.endswith(f"/{end}")][:1]
+    meant = [result for end in ends for result in by_length if result.endswith(f"/{end}")][:1]
     foreign = counterpart(path, RESULTS)
     note = ""
     if foreign is not None and foreign[1].here in allowed:
@@ -214,14 +214,14 @@ def unknown_result(kind: str, path: str, allowed: Iterable[str]) -> UsageError:
 
 def nearest(name: str, allowed: Iterable[str], most: int = 3) -> list[str]:
     """The allowed names most similar to `name`, the nearest first; empty if none is similar."""
-    plain = {known: _plain(known) for known in allowed}
-    wanted = _plain(name)
-    found = [known for known, text in plain.items() if text == wanted]
+    plain = {candidate: _plain(candidate) for candidate in allowed}
+    plain_name = _plain(name)
+    found = [candidate for candidate, text in plain.items() if text == plain_name]
     found += difflib.get_close_matches(name, plain, n=most, cutoff=MIN_SIMILARITY)
-    if len(wanted) >= 3:  # the beginning of a name, or its words in another order
-        words = set(wanted.split("_"))
-        found += [known for known, text in plain.items() if text.startswith(wanted)]
-        found += [known for known, text in plain.items() if set(text.split("_")) == words]
+    if len(plain_name) >= 3:  # the beginning of a name, or its words in another order
+        words = set(plain_name.split("_"))
+        found += [candidate for candidate, text in plain.items() if text.startswith(plain_name)]
+        found += [candidate for candidate, text in plain.items() if set(text.split("_")) == words]
     return list(dict.fromkeys(found))[:most]
 
 

@@ -49,14 +49,14 @@ def setting(
 
 def count(least: int = 1, most: int = INT32, *, optional: bool = False) -> Check:
     """An integer from `least` to `most`; if `optional`, None as well."""
-    wanted = f"an integer of at least {least}{' or None' if optional else ''}"
+    requirement = f"an integer of at least {least}{' or None' if optional else ''}"
 
     def check(name, value):
         if value is None and optional:
             return
         whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
         if not whole or value < least:
-            raise UsageError(f"{name}={brief(value)} must be {wanted}")
+            raise UsageError(f"{name}={brief(value)} must be {requirement}")
         if value > most:
             raise UsageError(f"{name}={brief(value)} must be an integer of at most {most}")
 
@@ -76,7 +76,7 @@ def number(
         interval = f"in {'(' if open_low else '['}{low:g}, {high:g}]"
     else:
         interval = f"{'>' if open_low else '>='} {low:g}"
-    wanted = f"a number {interval}{' or None' if optional else ''}"
+    requirement = f"a number {interval}{' or None' if optional else ''}"
 
     def check(name, value):
         if value is None and optional:
@@ -86,7 +86,7 @@ def number(
         valid = isinstance(value, int | float | np.number) and not isinstance(value, bool)
         valid = valid and not math.isnan(value) and (optional or not math.isinf(value))
         if not valid or value > high or value < low or (open_low and value == low):
-            raise UsageError(f"{name}={brief(value)} must be {wanted}")
+            raise UsageError(f"{name}={brief(value)} must be {requirement}")
         if not math.isinf(value) and abs(value) > FLOAT32:
             raise UsageError(f"{name}={brief(value)} is more than float32 holds, {FLOAT32:g}")
         if open_low and np.float32(value) == np.float32(low):
@@ -163,8 +163,8 @@ def _allowed(is_allowed: Callable[[Any], bool], what: str, optional: bool) -> Ch
 
     def check(name, value):
         if not (is_allowed(value) or (value is None and optional)):
-            wanted = f"{what}{', or None' if optional else ''}"
-            raise UsageError(f"{name}={brief(value)} must be {wanted}")
+            requirement = f"{what}{', or None' if optional else ''}"
+            raise UsageError(f"{name}={brief(value)} must be {requirement}")
 
     return check
 
@@ -178,15 +178,17 @@ def takes(**checks: Check) -> Callable[[F], F]:
 
     def decorate(function: F) -> F:
         signature = inspect.signature(function)
-        known = [name for name in signature.parameters if name != "self"]
-        takes_any = any(each.kind == each.VAR_KEYWORD for each in signature.parameters.values())
+        parameters = [name for name in signature.parameters if name != "self"]
+        takes_any = any(
+            parameter.kind == parameter.VAR_KEYWORD for parameter in signature.parameters.values()
+        )
 
         @functools.wraps(function)
         def checked_call(*args, **keywords):
-            unknown = () if takes_any else [name for name in keywords if name not in known]
+            unknown = () if takes_any else [name for name in keywords if name not in parameters]
             if unknown:
                 where = f"of {function.__qualname__.removesuffix('.__init__')}"
-                raise UnknownArgument(str(unknown_name("argument", unknown[0], known, where)))
+                raise UnknownArgument(str(unknown_name("argument", unknown[0], parameters, where)))
             for name, value in (*zip(signature.parameters, args, strict=False), *keywords.items()):
                 if name in checks:
                     checks[name](name, value)
@@ -302,18 +304,18 @@ def checked(
     """
 
     def decorate(cls: type[C]) -> type[C]:
-        known = [field.name for field in dataclasses.fields(cls)]
-        look = f"help(jaxrl.{cls.__name__}) explains all {len(known)}"
+        declared = [field.name for field in dataclasses.fields(cls)]
+        look = f"help(jaxrl.{cls.__name__}) explains all {len(declared)}"
         look += ", and --help on the command line"
-        names = frozenset((*known, *also, *in_python))
+        names = frozenset((*declared, *also, *in_python))
         _declared[owner] = Declared(owner, names, example, look, frozenset(in_python))
         generated = cls.__init__
 
         def __init__(self, *args, **settings):
             settings = forms(settings)
             for name in settings:
-                if name not in known:
-                    raise unknown_setting(name, known, owner=owner)
+                if name not in declared:
+                    raise unknown_setting(name, declared, owner=owner)
             generated(self, *args, **settings)
 
         __init__.__wrapped__ = generated
@@ -353,13 +355,13 @@ def takes_settings(settings: type) -> Callable[[type[C]], type[C]]:
         keyword = inspect.Parameter.KEYWORD_ONLY
         return inspect.Parameter(field.name, keyword, default=field.default, annotation=field.type)
 
-    def is_shown(given: inspect.Parameter) -> bool:
-        return given.kind != given.VAR_KEYWORD and not given.name.startswith("_")
+    def is_shown(argument: inspect.Parameter) -> bool:
+        return argument.kind != argument.VAR_KEYWORD and not argument.name.startswith("_")
 
     def decorate(cls: type[C]) -> type[C]:
-        kept = list(filter(is_shown, inspect.signature(cls).parameters.values()))
-        kept += map(parameter, dataclasses.fields(settings))
-        cls.__signature__ = inspect.Signature(kept)
+        parameters = list(filter(is_shown, inspect.signature(cls).parameters.values()))
+        parameters += map(parameter, dataclasses.fields(settings))
+        cls.__signature__ = inspect.Signature(parameters)
         cls.__doc__ = f"{inspect.cleandoc(cls.__doc__ or '')}\n\n{explained(settings)}\n"
         return cls
 
@@ -367,7 +369,7 @@ def takes_settings(settings: type) -> Callable[[type[C]], type[C]]:
 
 
 def unknown_setting(
-    name: str, known: Iterable[str], where: str = "", *, owner: str = "", kind: str = "setting"
+    name: str, allowed: Iterable[str], where: str = "", *, owner: str = "", kind: str = "setting"
 ) -> UsageError:
     """The error for a name that is no setting of `owner`.
 
@@ -378,27 +380,27 @@ def unknown_setting(
         where: follows the name in the message.
         kind: "flag": names are shown as flags.
     """
-    known, plain = set(known), str(name).strip("-").replace("-", "_")
+    allowed, plain = set(allowed), str(name).strip("-").replace("-", "_")
     begin = f"unknown {kind} {brief(str(name))}{where and ' ' + where}"
     if other := _other_owner(plain, owner):
         return UsageError(f"{begin}: {_belongs(plain, other, kind)}")
-    if found := _foreign(plain, known):
+    if found := _foreign(plain, allowed):
         library, foreign, match = found
         perhaps = "" if plain == foreign else f"perhaps {foreign}, "
-        other = None if match.here in known else _other_owner(match.here, owner)
+        other = None if match.here in allowed else _other_owner(match.here, owner)
         translation = _translation(match, other, kind)
         return UsageError(f"{begin}: {perhaps}{library}'s name{translation}")
     look = _declared[owner].look if owner in _declared else "--help-all explains all of them"
-    return unknown_name(kind, str(name), map(_shown[kind], known), where, look)
+    return unknown_name(kind, str(name), map(_shown[kind], allowed), where, look)
 
 
 _shown = {"setting": str, "flag": words.flag_name}
 
 
-def _foreign(name: str, known: set[str]) -> tuple[str, str, Any] | None:
+def _foreign(name: str, allowed: set[str]) -> tuple[str, str, Any] | None:
     """(library, its name, our `Counterpart`), also for a misspelt name of the library.
 
-    None if no library has the name, or if it is more similar to a name in `known`.
+    None if no library has the name, or if it is more similar to a name in `allowed`.
     """
     from jaxrl.core.foreign_names import LIBRARIES, SETTINGS, counterpart, names_of
 
@@ -406,9 +408,9 @@ def _foreign(name: str, known: set[str]) -> tuple[str, str, Any] | None:
     if exact is not None:
         return exact[0], name, exact[1]
     foreign = [key for library in LIBRARIES for key in names_of(library, SETTINGS)]
-    known = [key.rstrip("_") for key in known]
-    near = nearest(name, [*known, *foreign], 1)
-    if not near or near[0] in known:
+    allowed = [key.rstrip("_") for key in allowed]
+    near = nearest(name, [*allowed, *foreign], 1)
+    if not near or near[0] in allowed:
         return None
     library, found = counterpart(near[0], SETTINGS)
     return library, near[0], found

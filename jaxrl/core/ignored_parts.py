@@ -96,10 +96,10 @@ def ignoring(env: MultiAgentEnvironment, params: PyTree, names: Names) -> MultiA
     inner = getattr(env, "env", env)
     unread = dict(inner.unread) if is_outside(env) else {}
     spaces = {agent: env.observation_space(agent, params) for agent in env.agents}
-    known = {name for space in spaces.values() for name, _ in named_parts(space)} | set(unread)
+    part_names = {name for space in spaces.values() for name, _ in named_parts(space)} | set(unread)
     for name in names:
-        if name not in known:
-            raise unknown_name("part", name, sorted(known), f"of {SETTING}, in {env.name}")
+        if name not in part_names:
+            raise unknown_name("part", name, sorted(part_names), f"of {SETTING}, in {env.name}")
     if missed := [part for part in unread if not _is_named(part, names)]:
         kinds = ", ".join(f"{part!r} (a {unread[part]} space)" for part in missed)
         raise UsageError(

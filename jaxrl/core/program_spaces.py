@@ -157,9 +157,9 @@ def action_from_program(space: Space, action: Any, xp: Any = np) -> PyTree:
     """The inverse of `action_to_program`."""
     if is_tree(space):
         action = unpacked(action_space_inside(space), action)
-    given = from_program(countable(space), action, xp)
+    converted = from_program(countable(space), action, xp)
     typed = lambda part, leaf: leaf.astype(part.dtype) if is_integer_box(part) else leaf
-    return jax.tree.map(typed, tree_of(space), given)
+    return jax.tree.map(typed, tree_of(space), converted)
 
 
 def is_action_of_program(space: Space) -> bool:

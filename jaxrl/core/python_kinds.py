@@ -68,7 +68,7 @@ def by_keywords(make: Any) -> Any:
     except (TypeError, ValueError):
         return make
     starred = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    names = [each.name for each in parameters if each.kind not in starred]
+    names = [parameter.name for parameter in parameters if parameter.kind not in starred]
     if len(names) != 1 or names[0] not in CONFIG_NAMES:
         return make
     is_of_python = kind_of(make) is not None or _is_needed(make, names[0])

@@ -79,7 +79,7 @@ def _is_constructor(found: Any) -> bool:
 
 # What users may name in their call. A file may not name a function, which may do anything.
 CONSTRUCTOR = dataclasses.replace(
-    ENVIRONMENT, wanted="a class or a function that makes an environment", fits=_is_constructor
+    ENVIRONMENT, description="a class or a function that makes an environment", fits=_is_constructor
 )
 
 OUR_ENVIRONMENTS = Path(__file__).parents[1] / "envs"
@@ -177,15 +177,17 @@ def make_with(name: Any, args: dict[str, Any]) -> tuple[Any, PyTree]:
             )
     signature = _signature(name, constructor)
     arguments = signature.parameters.values()
-    takes = [each.name for each in arguments if not each.kind.name.startswith("VAR_")]
+    takes = [
+        parameter.name for parameter in arguments if not parameter.kind.name.startswith("VAR_")
+    ]
     takes = takes or (list(args) if arguments else [])  # `**args` alone takes all
     structure = {key: value for key, value in args.items() if key in takes}
     drawn = _distributions(name, args, takes)
     try:
         signature.bind(**structure)
     except TypeError as error:
-        known = ", ".join(takes)
-        raise UsageError(f"environment {name!r}: {error}; its arguments are {known}") from None
+        accepted = ", ".join(takes)
+        raise UsageError(f"environment {name!r}: {error}; its arguments are {accepted}") from None
     env = constructor(**structure)
     env = adapted(name, functools.partial(constructor, **structure), env)
     require_environment(env, f"environment {name!r}")
@@ -221,7 +223,9 @@ def adapter_of(env: Any) -> str | None:
     packages = [base.__module__.partition(".")[0] for base in bases]
     if PYTHON_LIBRARIES.keys().isdisjoint(packages):
         adapters = points_of(ADAPTERS)
-        if (package := next((each for each in packages if each in adapters), None)) is not None:
+        if (
+            package := next((candidate for candidate in packages if candidate in adapters), None)
+        ) is not None:
             return package
         if CONTRACT in adapters and _has_other_spaces(env):
             return CONTRACT
@@ -345,8 +349,8 @@ def _with_numbers(name: str, params: PyTree, numbers: dict[str, Any], takes: lis
     defaults = {field.name: getattr(params, field.name) for field in dataclasses.fields(params)}
     for key, value in list(numbers.items()):
         if key not in defaults:
-            known, where = {*takes, *defaults}, f"of environment {name!r}"
-            raise unknown_name("argument", key, known, where, most=MANY_CHARACTERS)
+            allowed, where = {*takes, *defaults}, f"of environment {name!r}"
+            raise unknown_name("argument", key, allowed, where, most=MANY_CHARACTERS)
         flag = isinstance(defaults[key], bool)
         whole = isinstance(defaults[key], int) and not flag
         if whole:
@@ -393,8 +397,8 @@ def constructor_of(name: str) -> Callable[..., Any]:
     named = parse_name(name)
     if named is not None and not named.arguments:
         return load(CONSTRUCTOR, named)
-    known = [*names(), *(f"{scheme}:NAME" for scheme in schemes), "module:Class"]
-    raise unknown_name("environment", name, known)
+    allowed = [*names(), *(f"{scheme}:NAME" for scheme in schemes), "module:Class"]
+    raise unknown_name("environment", name, allowed)
 
 
 def _load(point: EntryPoint) -> Callable[..., Any]:

@@ -43,7 +43,7 @@ class Kind:
 
     name: str
     group: str
-    wanted: str
+    description: str
     fits: Callable[[Any], bool]
     schemes: str | None = None
 
@@ -97,7 +97,9 @@ def load(kind: Kind, named: Named) -> Any:
     """
     found = _imported(named.module, named.attribute, kind.name)
     if not kind.fits(found):
-        raise UsageError(f"{kind.name} {named.target!r} is {described(found)}, not {kind.wanted}")
+        raise UsageError(
+            f"{kind.name} {named.target!r} is {described(found)}, not {kind.description}"
+        )
     return found
 
 
@@ -196,10 +198,10 @@ def _imported(module: str, attribute: str, kind: str) -> Any:
         if module not in sys.modules:
             raise  # an error inside the module
         public = {key: value for key, value in vars(sys.modules[module]).items() if key[0] != "_"}
-        known = [key for key in public if getattr(public[key], "__module__", None) == module]
-        if not known:  # a package defines nothing itself: list what it imports
-            known = [key for key in public if not isinstance(public[key], ModuleType)]
-        raise unknown_name(kind, attribute, known, f"in module {module!r}") from None
+        candidates = [key for key in public if getattr(public[key], "__module__", None) == module]
+        if not candidates:  # a package defines nothing itself: list what it imports
+            candidates = [key for key in public if not isinstance(public[key], ModuleType)]
+        raise unknown_name(kind, attribute, candidates, f"in module {module!r}") from None
     if _is_same_file(f"{OURS}.{module}", module):  # a second module with classes of its own
         here = f"it is {OURS}.{module}:{attribute}"
         raise UsageError(f"unknown {kind} '{module}:{attribute}': {here}, by another name")

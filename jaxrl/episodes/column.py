@@ -329,10 +329,10 @@ class Column:
         elif self.finalized and not batch_axes and self.len_incl_lookback():
             map_nested(self._check_shape, self.data, value)
 
-    def _check_shape(self, kept: np.ndarray, value: Any) -> None:
-        if np.shape(value) != kept.shape[1:]:
+    def _check_shape(self, stored: np.ndarray, value: Any) -> None:
+        if np.shape(value) != stored.shape[1:]:
             raise EpisodeError(
-                f"{self.name} have shape {list(kept.shape[1:])}, not {list(np.shape(value))}"
+                f"{self.name} have shape {list(stored.shape[1:])}, not {list(np.shape(value))}"
             )
 
     def check_all(self) -> None:

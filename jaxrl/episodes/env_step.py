@@ -156,10 +156,10 @@ def steps_of_lists(
     ]
 
 
-def _listed(name: str, given: list | None) -> list:
-    if not isinstance(given, list | tuple | None):
-        raise EpisodeError(f"{name}={brief(given)} must be a list of dicts by agent, or None")
-    return list(given or ())
+def _listed(name: str, value: list | None) -> list:
+    if not isinstance(value, list | tuple | None):
+        raise EpisodeError(f"{name}={brief(value)} must be a list of dicts by agent, or None")
+    return list(value or ())
 
 
 def with_ends(steps: list[EnvStep], terminateds: dict, truncateds: dict) -> list[EnvStep]:

@@ -20,6 +20,6 @@ class UnknownNameError(EpisodeError, KeyError):
     __str__ = Exception.__str__  # a KeyError shows its message in quotes
 
 
-def unknown(kind: str, name: Any, known: Iterable[Any]) -> UnknownNameError:
+def unknown(kind: str, name: Any, allowed: Iterable[Any]) -> UnknownNameError:
     """The error for a name that an episode does not have, with the nearest that it has."""
-    return UnknownNameError(str(unknown_name(kind, name, known)))
+    return UnknownNameError(str(unknown_name(kind, name, allowed)))

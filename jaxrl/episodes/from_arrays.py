@@ -65,8 +65,12 @@ def multi_agent_episode(
     episode = MultiAgentEpisode.from_state(
         {
             "id_": id_,
-            "observation_space": {agent: each.observation_space for agent, each in facts.items()},
-            "action_space": {agent: each.action_space for agent, each in facts.items()},
+            "observation_space": {
+                agent: agent_facts.observation_space for agent, agent_facts in facts.items()
+            },
+            "action_space": {
+                agent: agent_facts.action_space for agent, agent_facts in facts.items()
+            },
             "env_t_started": 0,
             "env_t": len(data.reward),
             "len_lookback_buffer": 0,
@@ -75,7 +79,9 @@ def multi_agent_episode(
             "agent_episodes": agents,
             "timelines": timelines,
             "early_rewards": early_rewards,
-            "agent_module_ids": {agent: each.module_id for agent, each in facts.items()},
+            "agent_module_ids": {
+                agent: agent_facts.module_id for agent, agent_facts in facts.items()
+            },
             "agent_to_module_mapping_fn": None,
             "custom_data": {},
             "duration_s": 0.0,

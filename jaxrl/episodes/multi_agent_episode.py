@@ -252,8 +252,8 @@ class MultiAgentEpisode(AgentsData):
             raise EpisodeError(f"episode {self.id_} has ended: nothing follows to be cut off")
         going_on = (agent for agent, episode in self.agent_episodes.items() if not episode.is_done)
         last = min((self._timelines[agent].times[-1] for agent in going_on), default=self.env_t)
-        wanted = self._wanted_lookback(len_lookback_buffer)
-        lookback = max(min(wanted, self._lookback + len(self)), self.env_t - last)
+        length = self._wanted_lookback(len_lookback_buffer)
+        lookback = max(min(length, self._lookback + len(self)), self.env_t - last)
         successor = self._window(self.env_t, self.env_t, lookback)
         successor.custom_data = deepcopy(self.custom_data)
         successor._last_time = self._last_time
@@ -272,15 +272,15 @@ class MultiAgentEpisode(AgentsData):
                 has it; None means as long as this episode's.
         """
         start, stop = self._bounds(slice_)
-        wanted = self._wanted_lookback(len_lookback_buffer)
-        lookback = min(wanted, self._lookback + start)
+        length = self._wanted_lookback(len_lookback_buffer)
+        lookback = min(length, self._lookback + start)
         return self._window(self.env_t_started + start, self.env_t_started + stop, lookback)
 
     def _wanted_lookback(self, length: int | None) -> int:
-        wanted = self._lookback if length is None else length
-        if not isinstance(wanted, int) or wanted < 0:
+        lookback = self._lookback if length is None else length
+        if not isinstance(lookback, int) or lookback < 0:
             raise EpisodeError(f"len_lookback_buffer is 0 or more, not {brief(length)}")
-        return wanted
+        return lookback
 
     def _window(self, start: int, stop: int, lookback: int) -> "MultiAgentEpisode":
         """A copy of what happened from one environment step to another."""

@@ -92,16 +92,16 @@ class EpisodeWriter:
                 that waits for its outcome; names of agents that are not strings.
         """
         rows = _rows_of(episode)
-        layouts = {name_of(each.agent): each.layout for each in rows}
-        known = self._layouts
-        if any(known.get(agent, layout) != layout for agent, layout in layouts.items()):
+        layouts = {name_of(row.agent): row.layout for row in rows}
+        written = self._layouts
+        if any(written.get(agent, layout) != layout for agent, layout in layouts.items()):
             self.flush()
         if not self._waiting:
             self._began = time.monotonic()
         self._layouts |= layouts
         self._waiting += rows
-        self._rows += sum(len(each.episode) for each in rows)
-        self._bytes += sum(column.nbytes for each in rows for column in each.columns.values())
+        self._rows += sum(len(row.episode) for row in rows)
+        self._bytes += sum(column.nbytes for row in rows for column in row.columns.values())
         is_full = self._rows >= self.max_rows or self._bytes >= self.max_bytes
         if is_full or time.monotonic() - self._began >= self.max_seconds:
             self.flush()
@@ -394,14 +394,20 @@ def _episodes_of(table: Any, layouts: Mapping[str, Layout]) -> list[Episode]:
         rows, name = slice(start, stop), name_of(agent)
         facts = read_json(facts)
         state = _agents_state(columns, layouts[name], rows)
-        told = facts["agents"][name]
-        _check_rows(id_, times[rows], told.get("rows", stop - start))
-        state |= {"agent_id": agent, "module_id": module} | {key: told[key] for key in AGENT_FACTS}
+        agent_facts = facts["agents"][name]
+        _check_rows(id_, times[rows], agent_facts.get("rows", stop - start))
+        state |= {"agent_id": agent, "module_id": module} | {
+            key: agent_facts[key] for key in AGENT_FACTS
+        }
         if "env_t" not in facts:
             episodes.append(SingleAgentEpisode.from_state(state, copy=False))
             continue
-        env_times = [*columns["env_t"].rows(rows).tolist(), told["last"]]
-        agents[name] = state | {"multi_agent_episode_id": id_}, env_times, told["waiting_reward"]
+        env_times = [*columns["env_t"].rows(rows).tolist(), agent_facts["last"]]
+        agents[name] = (
+            state | {"multi_agent_episode_id": id_},
+            env_times,
+            agent_facts["waiting_reward"],
+        )
         if len(agents) == len(facts["agents"]):
             episodes.append(_multi_agent_episode(id_, facts, agents))
             agents = {}

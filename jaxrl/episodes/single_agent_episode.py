@@ -209,8 +209,8 @@ class SingleAgentEpisode(Episode):
             or not self.rewards.len_incl_lookback()
         ):
             return
-        known = sorted(self.extra_model_outputs)
-        raise EpisodeError(f"extra_model_outputs are {sorted(outputs)}, of earlier steps {known}")
+        names = sorted(self.extra_model_outputs)
+        raise EpisodeError(f"extra_model_outputs are {sorted(outputs)}, of earlier steps {names}")
 
     def validate(self) -> None:
         """Raises EpisodeError where lengths, spaces or rewards do not fit together."""
@@ -382,8 +382,8 @@ class SingleAgentEpisode(Episode):
         """
         start, stop = self._bounds(slice_)
         before = self.rewards.lookback
-        wanted = before if len_lookback_buffer is None else len_lookback_buffer
-        lookback = as_lookback(wanted, before + start, "0 or more")
+        length = before if len_lookback_buffer is None else len_lookback_buffer
+        lookback = as_lookback(length, before + start, "0 or more")
         return self.window(before + start - lookback, before + stop, lookback)
 
     def window(self, first: int, last: int, lookback: int) -> "SingleAgentEpisode":

@@ -38,8 +38,8 @@ def build_npz(step: PolicyStep, batch: int | None) -> Built:
     least = SECOND_FORMAT if _is_of_second_format(network, arrays) else 1
 
     def content(metadata: dict[str, Any]) -> bytes:
-        known = {"format": max(metadata["format"], least), "network": network}
-        text = json.dumps({**metadata, **known})
+        details = {"format": max(metadata["format"], least), "network": network}
+        text = json.dumps({**metadata, **details})
         file = io.BytesIO()
         np.savez(file, metadata=np.array(text), **arrays)
         return file.getvalue()
@@ -75,7 +75,7 @@ def _network(step: PolicyStep) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         params = params["mlp"]
         last = params if plan["core"] is None else last
     if not isinstance(mlp, MLP):
-        raise _refused(getattr(mlp, "given", mlp))
+        raise _refused(getattr(mlp, "inner", mlp))
     layers = [*params.get("shared", ()), *(params["policy"] if plan["core"] is None else ())]
     arrays |= _named("layers", layers)
     plan |= {"activation": mlp.activation, "num_layers": len(layers)}
@@ -102,8 +102,8 @@ def _parts(
 ) -> Iterator[dict[str, Any]]:
     """The inputs of the first layer, in its order; the convolutions of images go to `arrays`."""
     spec = step.policy_spec
-    space = spec.told.input_space(spec.observation_space, spec.action_space)
-    is_told = bool(spec.told.spaces(spec.action_space))
+    space = spec.inputs_spec.input_space(spec.observation_space, spec.action_space)
+    is_told = bool(spec.inputs_spec.spaces(spec.action_space))
     # The environment's own parts, beside those of `space`, whose integers count from 0.
     observed = zip(
         [tensor.name for tensor in step.obs_tensors if tensor.name != MASK_INPUT],
@@ -120,16 +120,16 @@ def _parts(
             layers = [[kernel, stride] for _, kernel, stride in torso.conv_filters]
             if layout_of(part, torso.conv_channels).is_first:
                 more["channels"] = "first"
-        told_as, _, inner = path.partition("/")
-        if is_told and told_as in TOLD:
-            name, given = TOLD[told_as], part
+        prefix, _, inner = path.partition("/")
+        if is_told and prefix in TOLD:
+            name, source = TOLD[prefix], part
             if inner:
                 more["columns"] = [column, column + num_chosen(part)]
                 column += num_chosen(part)
         else:
-            name, given = next(observed)
+            name, source = next(observed)
             more |= _filter(spec.filters.policy, part)
-        more |= _start("start", given)
+        more |= _start("start", source)
         yield {"input": name, "counts": _counts(part), "conv": layers, **more}
 
 

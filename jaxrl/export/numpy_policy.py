@@ -71,8 +71,8 @@ class NumpyPolicy:
             **others: the inputs `mask`, `agent` and `prev_reward` (0 if it is left out), where the
                 file has them.
         """
-        given = {**others, **({} if obs is None else {"obs": obs})}
-        inputs, is_batch = self._read(given)
+        named = {**others, **({} if obs is None else {"obs": obs})}
+        inputs, is_batch = self._read(named)
         size = len(next(iter(inputs.values())))
         begins = np.broadcast_to(np.asarray(begins, bool), (size,))
         for field in self.metadata["inputs"]:
@@ -127,7 +127,7 @@ class NumpyPolicy:
             outputs[f"{STATE_OUT}prev_action"] = _kept_action(network, actions)
         return outputs
 
-    def _read(self, given):
+    def _read(self, values):
         """(inputs with a batch's axis, whether they came with it)."""
         fields = [
             field
@@ -136,20 +136,20 @@ class NumpyPolicy:
         ]
         names = [field["name"] for field in fields]
         if "prev_reward" in names:
-            given = {"prev_reward": 0.0, **given}
-        if set(given) != set(names):
-            raise ValueError(f"the policy takes {', '.join(names)}, not {', '.join(given)}")
-        first = np.asarray(given[names[0]])
+            values = {"prev_reward": 0.0, **values}
+        if set(values) != set(names):
+            raise ValueError(f"the policy takes {', '.join(names)}, not {', '.join(values)}")
+        first = np.asarray(values[names[0]])
         is_batch = first.ndim > len(fields[0]["shape"])
         inputs = {}
         for field in fields:
             name, shape = field["name"], tuple(field["shape"])
-            array, wanted = _typed(name, given[name], field["dtype"]), shape
+            array, expected = _typed(name, values[name], field["dtype"]), shape
             if is_batch:
-                wanted = (len(first), *shape)
-                array = np.broadcast_to(array, wanted) if array.ndim == 0 else array
-            if array.shape != wanted:
-                raise ValueError(f"{name} must have the shape {wanted}, not {array.shape}")
+                expected = (len(first), *shape)
+                array = np.broadcast_to(array, expected) if array.ndim == 0 else array
+            if array.shape != expected:
+                raise ValueError(f"{name} must have the shape {expected}, not {array.shape}")
             inputs[name] = array if is_batch else array[None]
         return inputs, is_batch
 
@@ -190,7 +190,7 @@ class NumpyPolicy:
                 filtered[name] = np.clip(away, np.float32(-10), np.float32(10))
         for part in self._network["parts"]:
             if "scale" in part:
-                low, width = (np.asarray(each, np.float32) for each in part["scale"])
+                low, width = (np.asarray(limit, np.float32) for limit in part["scale"])
                 name = part["input"]
                 filtered[name] = (inputs[name].astype(np.float32) - low) / width
         return filtered
@@ -198,16 +198,16 @@ class NumpyPolicy:
 
 def _typed(name, value, dtype):
     """An input as an array of its type; ValueError for a number that the type cannot hold."""
-    given, dtype = np.asarray(value), np.dtype(dtype)
-    if given.dtype == dtype:
-        return given
-    if given.dtype.kind not in "biuf":
+    raw, dtype = np.asarray(value), np.dtype(dtype)
+    if raw.dtype == dtype:
+        return raw
+    if raw.dtype.kind not in "biuf":
         raise ValueError(f"{name} must be numbers of {dtype}, not {value!r:.60}")
     with np.errstate(over="ignore", invalid="ignore"):
-        array = given.astype(dtype)
-    lost = array != given if dtype.kind != "f" else np.isinf(array) & np.isfinite(given)
+        array = raw.astype(dtype)
+    lost = array != raw if dtype.kind != "f" else np.isinf(array) & np.isfinite(raw)
     if lost.any():
-        raise ValueError(f"{name} holds {given[lost][0]}, which {dtype} cannot hold")
+        raise ValueError(f"{name} holds {raw[lost][0]}, which {dtype} cannot hold")
     return array
 
 
@@ -310,29 +310,29 @@ def _attention(core, params, x, inputs):
     name, memory = core["state"], core["memory"]
     past, count = inputs[f"{STATE_IN}{name}_past"], inputs[f"{STATE_IN}{name}_count"]
     visible = np.arange(memory + 1) >= memory - count[:, None]  # this step comes last
-    x, kept = _dense(params, "core/embedding", x), []
+    x, memories = _dense(params, "core/embedding", x), []
     for i in range(core["num_units"]):
         unit = f"core/units/{i}"
         keys = np.concatenate([past[:, :, i], x[:, None]], axis=1)
-        kept.append(keys[:, 1:])
-        seen = _normed(keys, params[f"{unit}/attention_norm"])
-        attended = _attended(core, params, unit, seen, visible)
+        memories.append(keys[:, 1:])
+        normed = _normed(keys, params[f"{unit}/attention_norm"])
+        attended = _attended(core, params, unit, normed, visible)
         x = _gated(core, params, f"{unit}/attention_gate", x, np.maximum(attended, 0))
         inner = _dense(params, f"{unit}/mlp_in", _normed(x, params[f"{unit}/mlp_norm"]))
         outer = _dense(params, f"{unit}/mlp_out", np.maximum(inner, 0))
         x = _gated(core, params, f"{unit}/mlp_gate", x, np.maximum(outer, 0))
     count = np.minimum(count + 1, memory).astype(np.int32)
-    return x, {f"{name}_past": np.stack(kept, axis=2), f"{name}_count": count}
+    return x, {f"{name}_past": np.stack(memories, axis=2), f"{name}_count": count}
 
 
-def _attended(core, params, unit, seen, visible):
-    """The attention of the last of `seen`, f32[B, memory + 1, out], to all of them."""
+def _attended(core, params, unit, normed, visible):
+    """The attention of the last of `normed`, f32[B, memory + 1, out], to all of them."""
     heads, size = core["num_heads"], core["head_dim"]
-    length = seen.shape[1]
-    query = _dense(params, f"{unit}/query", seen[:, -1]).reshape(-1, heads, size)
-    key_value = _dense(params, f"{unit}/key_value", seen).reshape(-1, length, 2 * heads, size)
+    length = normed.shape[1]
+    query = _dense(params, f"{unit}/query", normed[:, -1]).reshape(-1, heads, size)
+    key_value = _dense(params, f"{unit}/key_value", normed).reshape(-1, length, 2 * heads, size)
     key, value = np.split(key_value, 2, axis=2)
-    position = _sinusoids(length, seen.shape[-1]) @ params[f"{unit}/position"]
+    position = _sinusoids(length, normed.shape[-1]) @ params[f"{unit}/position"]
     position = position.reshape(length, heads, size)[::-1]  # by key: the last is at distance 0
     scores = np.einsum("bhd,bjhd->bhj", query + params[f"{unit}/content_bias"], key)
     scores = scores + np.einsum("bhd,jhd->bhj", query + params[f"{unit}/position_bias"], position)

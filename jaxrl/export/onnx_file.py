@@ -51,11 +51,11 @@ def build_onnx(
 
 def check_names(step: PolicyStep, names: Mapping[str, str]) -> None:
     """Refuses names for what the step does not have, and a name twice."""
-    known = [tensor.name for tensor in (*step.inputs, *step.outputs)]
+    tensor_names = [tensor.name for tensor in (*step.inputs, *step.outputs)]
     for name in names:
-        if name not in known:
-            raise unknown_name("input or output", name, known)
-    named = [names.get(name, name) for name in known]
+        if name not in tensor_names:
+            raise unknown_name("input or output", name, tensor_names)
+    named = [names.get(name, name) for name in tensor_names]
     for name in named:
         if named.count(name) > 1:
             raise UsageError(f"names={dict(names)}: two arrays would be called {name!r}")
@@ -96,14 +96,14 @@ def _converted(step: PolicyStep, size: str | int, opset: int, names: Mapping[str
 def _copies(step: PolicyStep) -> dict[str, str]:
     """{output: the input or earlier output that it is}, for which the converter has no name."""
     program = step.program()
-    known = {
+    names_by_id = {
         id(value): tensor.name for value, tensor in zip(program.invars, step.inputs, strict=True)
     }
     copies = {}
     for value, tensor in zip(program.outvars, step.outputs, strict=True):
-        if id(value) in known:
-            copies[tensor.name] = known[id(value)]
-        known.setdefault(id(value), tensor.name)
+        if id(value) in names_by_id:
+            copies[tensor.name] = names_by_id[id(value)]
+        names_by_id.setdefault(id(value), tensor.name)
     return copies
 
 
@@ -121,9 +121,9 @@ def _add_copies(graph: Any, copies: Mapping[str, str]) -> None:
 def _drop_unused(graph: Any) -> None:
     """Removes constants that no operator reads, of which onnxruntime would warn."""
     read = {name for node in _nodes(graph) for name in node.input}
-    kept = [constant for constant in graph.initializer if constant.name in read]
+    used = [constant for constant in graph.initializer if constant.name in read]
     del graph.initializer[:]
-    graph.initializer.extend(kept)
+    graph.initializer.extend(used)
 
 
 def _nodes(graph: Any) -> Iterator[Any]:

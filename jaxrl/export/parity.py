@@ -74,14 +74,14 @@ def recorded_steps(players: Any, policy: PolicyId, step: PolicyStep) -> Steps:
     spec = players.algorithm.rollout_spec
     group, index = spec.grouping.locate(policy)
     game = make_game(players.weights, players.env_params, SEED)
-    obs, told, begins = jax.tree.map(np.asarray, _play(spec, group, game))
+    obs, inputs, begins = jax.tree.map(np.asarray, _play(spec, group, game))
     of_policy = lambda leaf: leaf[:, index].reshape(len(leaf), -1, *leaf.shape[4:])[:, :MAX_ROWS]
     inputs = step.named(
         jax.tree.map(lambda leaf: of_policy(_finite(leaf)), obs),
         {
-            name: of_policy(_finite(getattr(told, field)))
+            name: of_policy(_finite(getattr(inputs, field)))
             for name, field in TOLD.items()
-            if getattr(told, field) is not None
+            if getattr(inputs, field) is not None
         },
     )
     num_agents = len(spec.grouping.groups[group].agents[index])
@@ -98,10 +98,10 @@ def _play(spec: RolloutSpec, group: int, game: Game) -> PyTree:
         envs, begins = carry
         randomness = step_chance(spec, game.play_key, index, time)
         outputs, raw = step_envs(spec, game.weights, envs, randomness, game.env_params)
-        seen = envs.obs[group], outputs[group].inputs, begins
+        recorded = envs.obs[group], outputs[group].inputs, begins
         played = Played(game.weights, outputs, raw, randomness.reset)
         envs, _ = advance_envs(spec, envs, played, game.env_params)
-        return (envs, raw.episode_done), seen
+        return (envs, raw.episode_done), recorded
 
     start = (envs, jnp.ones(NUM_ENVS, bool))
     return jax.lax.scan(step, start, jnp.arange(NUM_STEPS, dtype=jnp.int32))[1]
@@ -117,17 +117,17 @@ def drawn_steps(step: PolicyStep) -> Steps:
         lambda part: np.asarray(jax.vmap(part.sample)(keys)).reshape(*shape, *part.shape),
         tree_of(space),
     )
-    told = {}
+    inputs = {}
     for tensor in step.inputs:
         if tensor.name == MASK_INPUT:
-            told[tensor.name] = rng.random((*shape, *tensor.shape)) < 0.7
+            inputs[tensor.name] = rng.random((*shape, *tensor.shape)) < 0.7
         elif tensor.name == AGENT:
-            told[tensor.name] = rng.integers(step.policy_spec.told.num_agents, size=shape)
+            inputs[tensor.name] = rng.integers(step.policy_spec.inputs_spec.num_agents, size=shape)
         elif tensor.name == PREV_REWARD:
-            told[tensor.name] = rng.normal(size=shape)
+            inputs[tensor.name] = rng.normal(size=shape)
     begins = np.zeros(shape, bool)
     begins[:: NUM_STEPS // 2] = True
-    return Steps(step.named(parts, told), begins, "drawn")
+    return Steps(step.named(parts, inputs), begins, "drawn")
 
 
 def _finite(values: np.ndarray) -> np.ndarray:
@@ -147,15 +147,15 @@ def check_parity(step: PolicyStep, run: Run, steps: Steps, what: str) -> Parity:
     fresh = step.initial_state(batch)
     state, exported_state, errors = fresh, fresh, {}
     for time in range(num_steps):
-        told = {name: values[time] for name, values in (steps.inputs | noise).items()}
+        inputs = {name: values[time] for name, values in (steps.inputs | noise).items()}
         state = _restarted(state, fresh, steps.begins[time])
         exported_state = _restarted(exported_state, fresh, steps.begins[time])
-        expected = jax.tree.map(np.asarray, reference({**told, **state}))
-        found = dict(run({**told, **exported_state}))
-        pairs = [(told, expected, found)]
+        expected = jax.tree.map(np.asarray, reference({**inputs, **state}))
+        found = dict(run({**inputs, **exported_state}))
+        pairs = [(inputs, expected, found)]
         if time == 0:  # a batch of another size
             first = lambda tree: {name: values[:1] for name, values in tree.items()}
-            pairs.append((first(told), first(expected), dict(run(first({**told, **state})))))
+            pairs.append((first(inputs), first(expected), dict(run(first({**inputs, **state})))))
         for pair in pairs:
             for name, error in _errors(step, *pair).items():
                 errors[name] = max(errors.get(name, 0.0), error)
@@ -192,24 +192,24 @@ def _next_state(outputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 def _errors(
     step: PolicyStep,
-    told: Mapping[str, np.ndarray],
+    inputs: Mapping[str, np.ndarray],
     expected: Mapping[str, np.ndarray],
     found: Mapping[str, np.ndarray],
 ) -> dict[str, float]:
     """The largest difference of each output; infinity for NaN and for another shape."""
     errors, choices = {}, _choices(step)
     for name, values in expected.items():
-        given = np.asarray(found[name])
-        if given.shape != values.shape or given.dtype != values.dtype:
+        output = np.asarray(found[name])
+        if output.shape != values.shape or output.dtype != values.dtype:
             errors[name] = math.inf
         elif name in choices:
             choice = choices[name]
             scores = expected[DIST_INPUTS][:, choice.logits]
-            scores = scores + (told[NOISE][:, choice.noise] if NOISE in told else 0.0)
+            scores = scores + (inputs[NOISE][:, choice.noise] if NOISE in inputs else 0.0)
             scores = scores / _scale(scores)
-            errors[name] = _lost_score(choice.space, scores, values, given)
+            errors[name] = _lost_score(choice.space, scores, values, output)
         else:
-            away = np.max(np.abs(given - values.astype(np.float64)) / _scale(values), initial=0.0)
+            away = np.max(np.abs(output - values.astype(np.float64)) / _scale(values), initial=0.0)
             errors[name] = float(away) if np.isfinite(away) else math.inf
     return errors
 
@@ -251,14 +251,15 @@ def _scale(values: np.ndarray) -> np.ndarray:
     return np.maximum(sizes * (sizes >= MAX_SIZE), usual.max(axis=-1, keepdims=True))
 
 
-def _lost_score(space: Space, scores: np.ndarray, best: np.ndarray, given: np.ndarray) -> float:
+def _lost_score(space: Space, scores: np.ndarray, best: np.ndarray, actions: np.ndarray) -> float:
     """The best score less that of the given integers, which is 0 in a tie."""
     sizes = action_space_inside(space).counts
-    best, given = (action_to_program(space, each).reshape(len(each), -1) for each in (best, given))
+    best = action_to_program(space, best).reshape(len(best), -1)
+    actions = action_to_program(space, actions).reshape(len(actions), -1)
     lost = 0.0
     for i, entry in enumerate(np.split(scores, np.cumsum(sizes)[:-1], axis=-1)):
-        if np.any((given[:, i] < 0) | (given[:, i] >= sizes[i])):
+        if np.any((actions[:, i] < 0) | (actions[:, i] >= sizes[i])):
             return math.inf
         of = lambda index, entry=entry: np.take_along_axis(entry, index[:, None], axis=-1)
-        lost = max(lost, float(np.max(of(best[:, i]) - of(given[:, i]))))
+        lost = max(lost, float(np.max(of(best[:, i]) - of(actions[:, i]))))
     return lost

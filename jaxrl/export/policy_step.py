@@ -84,7 +84,7 @@ class PolicyStep:
 
     def __call__(self, inputs: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
         obs, batch = self._observations(inputs)
-        told = self.policy_spec.inputs(
+        policy_inputs = self.policy_spec.inputs(
             self._policy_state(inputs, batch),
             None if self._mask_in_obs else inputs.get(MASK_INPUT),
             inputs.get(AGENT),
@@ -93,24 +93,28 @@ class PolicyStep:
         # In full precision on every device, for a file acts as the policy did in its parity check.
         with jax.default_matmul_precision("highest"):
             output = self.policy_spec.act(
-                weights, obs, self._policy_state(inputs, batch), told, noise=inputs.get(NOISE)
+                weights,
+                obs,
+                self._policy_state(inputs, batch),
+                policy_inputs,
+                noise=inputs.get(NOISE),
             )
         action = self.policy_spec.to_env_action(output.action)
         after = self.policy_spec.next_state(output)
         actions = dict(zip(self.action_names, jax.tree.leaves(action), strict=True))
         outputs = {**actions, DIST_INPUTS: dist_inputs(output.distribution)}
         leaves = self._state_structure.flatten_up_to(after.replace(prev_reward=None))
-        kept = {tensor.name for tensor in self.state}
+        names = {tensor.name for tensor in self.state}
         for name, leaf in zip(self._all_state, leaves, strict=True):
-            if name in kept:
+            if name in names:
                 outputs[STATE_OUT + name] = leaf
         return outputs
 
-    def named(self, obs: PyTree, told: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    def named(self, obs: PyTree, others: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Observations [..., *observation_space.shape] and other inputs, by name and type."""
         leaves = jax.tree.leaves(obs)
         values = dict(zip((tensor.name for tensor in self.obs_tensors), leaves, strict=True))
-        values = {**told, **values}
+        values = {**others, **values}
         return {
             tensor.name: np.asarray(values[tensor.name]).astype(tensor.dtype)
             for tensor in self.inputs
@@ -141,11 +145,11 @@ class PolicyStep:
     def _policy_state(self, inputs: Mapping[str, jax.Array], batch: int) -> PolicyState:
         fresh = self.policy_spec.initial_state((batch,))
         leaves = self._state_structure.flatten_up_to(_without_reward(fresh))
-        given = [
+        state_leaves = [
             inputs.get(STATE_IN + name, leaf)
             for name, leaf in zip(self._all_state, leaves, strict=True)
         ]
-        state = jax.tree.unflatten(self._state_structure, given)
+        state = jax.tree.unflatten(self._state_structure, state_leaves)
         return state.replace(prev_reward=inputs.get(PREV_REWARD))
 
     def _traced_outputs(self) -> tuple[Tensor, ...]:
@@ -174,14 +178,16 @@ class PolicyStep:
         jaxpr = self.program()
         names = [tensor.name for tensor in self.inputs]
         outputs = [tensor.name for tensor in self.outputs]
-        wanted, used = {*self.action_names, DIST_INPUTS}, set()
+        needed_outputs, used = {*self.action_names, DIST_INPUTS}, set()
         while True:
-            needed = _inputs_of(jaxpr, [i for i, name in enumerate(outputs) if name in wanted])
+            needed = _inputs_of(
+                jaxpr, [i for i, name in enumerate(outputs) if name in needed_outputs]
+            )
             found = {names[i].removeprefix(STATE_IN) for i in needed} & set(self._all_state)
             if found <= used:
                 return used
             used |= found
-            wanted |= {STATE_OUT + name for name in found}
+            needed_outputs |= {STATE_OUT + name for name in found}
 
 
 def rows(tensors: tuple[Tensor, ...], batch: int) -> dict[str, jax.ShapeDtypeStruct]:
@@ -223,9 +229,9 @@ def _other_tensors(policy_spec: PolicySpec, *, masked: bool, explore: bool) -> t
     tensors = []
     if masked and without_mask(policy_spec.observation_space) == policy_spec.observation_space:
         tensors.append(Tensor(MASK_INPUT, (mask_length(policy_spec.action_space),), "bool"))
-    if policy_spec.told.num_agents:
+    if policy_spec.inputs_spec.num_agents:
         tensors.append(Tensor(AGENT, (), "int32"))
-    if policy_spec.told.prev_reward:
+    if policy_spec.inputs_spec.prev_reward:
         tensors.append(Tensor(PREV_REWARD, (), "float32"))
     if explore:
         noise = jax.eval_shape(lambda: policy_spec.noise(jax.random.key(0), (1,)))
@@ -259,8 +265,8 @@ def _dtype(space: Space) -> str:
 
 def _inputs_of(jaxpr: Jaxpr, outputs: list[int]) -> list[int]:
     """The places of the inputs that some outputs depend on."""
-    wanted = {jaxpr.outvars[i] for i in outputs if not isinstance(jaxpr.outvars[i], Literal)}
+    needed = {jaxpr.outvars[i] for i in outputs if not isinstance(jaxpr.outvars[i], Literal)}
     for equation in reversed(jaxpr.eqns):
-        if wanted & set(equation.outvars):
-            wanted |= {value for value in equation.invars if not isinstance(value, Literal)}
-    return [i for i, value in enumerate(jaxpr.invars) if value in wanted]
+        if needed & set(equation.outvars):
+            needed |= {value for value in equation.invars if not isinstance(value, Literal)}
+    return [i for i, value in enumerate(jaxpr.invars) if value in needed]

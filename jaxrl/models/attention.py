@@ -103,8 +103,8 @@ class Attention:
 
     def _unit(self, unit: PyTree, x: jax.Array, keys: jax.Array, visible: jax.Array) -> jax.Array:
         """One block: x f32[L, B, out], keys f32[memory + L, B, out]."""
-        seen = _norm(keys, unit["attention_norm"])
-        attended = self._attend(unit, seen[self.memory :], seen, visible)
+        normed = _norm(keys, unit["attention_norm"])
+        attended = self._attend(unit, normed[self.memory :], normed, visible)
         gates, candidate = unit["attention_gate"], unit["attention_gate_candidate"]
         x = self._gate(gates, candidate, x, jax.nn.relu(attended))
         inner = jax.nn.relu(_dense(unit["mlp_in"], _norm(x, unit["mlp_norm"])))

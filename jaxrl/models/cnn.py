@@ -132,7 +132,7 @@ class CNN:
         if not is_tree(space):
             return read(space, layers, obs)
         features = [
-            read(each, layers.get(name), values) for name, each, values in parts_of(space, obs)
+            read(inner, layers.get(name), values) for name, inner, values in parts_of(space, obs)
         ]
         return jax.tree.unflatten(jax.tree.structure(tree_of(space)), features)
 

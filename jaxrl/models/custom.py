@@ -54,7 +54,7 @@ MODEL = Kind(
 
 
 def custom_model(
-    given: Any, observation_space: Space, action_space: Space, kind: str = "gaussian"
+    setting: Any, observation_space: Space, action_space: Space, kind: str = "gaussian"
 ) -> "Custom":
     """The model for the setting `model`, checked against the spaces.
 
@@ -67,19 +67,19 @@ def custom_model(
     Raises:
         UsageError: no model, or a model that does not fit the spaces, with both shapes.
     """
-    with explained(f"model={brief(given)} cannot be made"):
-        resolved = _resolved(given, observation_space, action_space)
+    with explained(f"model={brief(setting)} cannot be made"):
+        resolved = _resolved(setting, observation_space, action_space)
     model = Custom(resolved, observation_space, action_space, kind)
     _check_parameters(model)
     _check_outputs(model)
-    return CustomRecurrent(*vars(model).values()) if has_memory(model.given) else model
+    return CustomRecurrent(*vars(model).values()) if has_memory(model.inner) else model
 
 
 @dataclass(frozen=True)
 class Custom:
     """A user's model as a `Model`, for any leading axes, with logits made into a distribution."""
 
-    given: Any
+    inner: Any
     observation_space: Space
     action_space: Space
     kind: str = "gaussian"
@@ -88,12 +88,12 @@ class Custom:
         """`loss` and `intrinsic_reward` come from the user's model, if it has them."""
         if name not in ("loss", "intrinsic_reward"):
             raise AttributeError(name)
-        return getattr(self.given, name)
+        return getattr(self.inner, name)
 
     def init(self, key: Key) -> PyTree:
         obs = self.zero_observations(1)
-        carry = (self.given.initial_carry((1,)),) if has_memory(self.given) else ()
-        return self.given.init(*_as_many(self.given.init, key, obs, *carry))
+        carry = (self.inner.initial_carry((1,)),) if has_memory(self.inner) else ()
+        return self.inner.init(*_as_many(self.inner.init, key, obs, *carry))
 
     def apply(self, params: PyTree, obs: PyTree) -> tuple[Distribution, jax.Array]:
         return self._apply_flat(params, obs)[:2]
@@ -109,7 +109,7 @@ class Custom:
         batch_shape = leaf.shape[: leaf.ndim - len(part.shape)]
         flatten = lambda leaf: leaf.reshape(-1, *leaf.shape[len(batch_shape) :])
         flat = jax.tree.map(flatten, (obs, *carry))
-        result = self._converted(1, *self.given.apply(params, *flat))
+        result = self._converted(1, *self.inner.apply(params, *flat))
         return jax.tree.map(lambda leaf: leaf.reshape(*batch_shape, *leaf.shape[1:]), result)
 
     def _converted(self, num_axes: int, output: Any, value: jax.Array, *after: PyTree) -> tuple:
@@ -120,7 +120,7 @@ class Custom:
 
     @property
     def name(self) -> str:
-        return type(self.given).__name__
+        return type(self.inner).__name__
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ class CustomRecurrent(Custom):
     """A user's model with memory."""
 
     def initial_carry(self, batch_shape: tuple[int, ...]) -> PyTree:
-        return self.given.initial_carry(batch_shape)
+        return self.inner.initial_carry(batch_shape)
 
     def apply(
         self, params: PyTree, obs: PyTree, carry: PyTree
@@ -138,8 +138,8 @@ class CustomRecurrent(Custom):
     def apply_sequence(
         self, params: PyTree, obs: PyTree, carry: PyTree, begins: jax.Array
     ) -> tuple[Distribution, jax.Array, PyTree]:
-        if hasattr(self.given, "apply_sequence"):
-            return self._converted(2, *self.given.apply_sequence(params, obs, carry, begins))
+        if hasattr(self.inner, "apply_sequence"):
+            return self._converted(2, *self.inner.apply_sequence(params, obs, carry, begins))
         fresh = self.initial_carry(begins.shape[1:])
 
         def step(carry, inputs):
@@ -152,26 +152,26 @@ class CustomRecurrent(Custom):
 
 
 @functools.cache  # equal spaces give the same model, so that equal policies are stacked
-def _resolved(given: Any, observation_space: Space, action_space: Space) -> Any:
+def _resolved(setting: Any, observation_space: Space, action_space: Space) -> Any:
     """The object with `init` and `apply`."""
-    if isinstance(given, str):
-        if (named := parse_name(given)) is None:
-            raise UsageError(f"model={brief(given)}: allowed are {ALLOWED}")
+    if isinstance(setting, str):
+        if (named := parse_name(setting)) is None:
+            raise UsageError(f"model={brief(setting)}: allowed are {ALLOWED}")
         found = load(MODEL, named)
         if named.arguments and not callable(found):
-            raise UsageError(f"model={given!r} is an object already, which takes no arguments")
+            raise UsageError(f"model={setting!r} is an object already, which takes no arguments")
         if named.arguments:
             found = functools.partial(found, **named.arguments)
         return _resolved(found, observation_space, action_space)
-    if _is_triple(given):
-        return Functions(*given)
-    if not isinstance(given, type) and hasattr(given, "init") and hasattr(given, "apply"):
-        return given
-    if not callable(given):
-        raise UsageError(f"model={brief(given)}: allowed are {ALLOWED}")
-    made = _made(given, {"observation_space": observation_space, "action_space": action_space})
-    if made is given or isinstance(made, str):
-        raise UsageError(f"model={brief(given)} gives {brief(made)}: allowed are {ALLOWED}")
+    if _is_triple(setting):
+        return Functions(*setting)
+    if not isinstance(setting, type) and hasattr(setting, "init") and hasattr(setting, "apply"):
+        return setting
+    if not callable(setting):
+        raise UsageError(f"model={brief(setting)}: allowed are {ALLOWED}")
+    made = _made(setting, {"observation_space": observation_space, "action_space": action_space})
+    if made is setting or isinstance(made, str):
+        raise UsageError(f"model={brief(setting)} gives {brief(made)}: allowed are {ALLOWED}")
     return _resolved(made, observation_space, action_space)
 
 
@@ -233,30 +233,30 @@ def _check_parameters(model: Custom) -> None:
 
 def _check_outputs(model: Custom, size: int = 3) -> None:
     """Traces a batch of `size` observations through the model."""
-    given = model.given
-    carry = (_first_carry(model, size),) if has_memory(given) else ()
+    inner = model.inner
+    carry = (_first_carry(model, size),) if has_memory(inner) else ()
     expected = f"(logits or distribution, value{', carry' if carry else ''})"
-    seen = {}
+    found = {}
 
     def apply():
-        outputs = given.apply(model.init(jax.random.key(0)), model.zero_observations(size), *carry)
+        outputs = inner.apply(model.init(jax.random.key(0)), model.zero_observations(size), *carry)
         if not isinstance(outputs, tuple) or len(outputs) != 2 + len(carry):
             raise UsageError(f"model {model.name} must return {expected}, not {_form(outputs)}")
         output, value, *after = outputs
         if isinstance(output, jax.Array):
-            wanted = (size, num_logits(model.action_space, model.kind))
-            _check_shape(model, f"logits over {model.action_space}", output.shape, wanted)
+            shape = (size, num_logits(model.action_space, model.kind))
+            _check_shape(model, f"logits over {model.action_space}", output.shape, shape)
         else:
-            seen["action"] = output.mode()
+            found["action"] = output.mode()
         if value.shape != (size, 1):
             _check_shape(model, "values", value.shape, (size,))
         return outputs, after
 
     _, after = _traced(model, apply)
-    if "action" in seen:
+    if "action" in found:
         space = model.action_space
-        wanted = (size, *((num_chosen(space),) if is_tree(space) else space.shape))
-        _check_shape(model, f"actions of {model.action_space}", seen["action"].shape, wanted)
+        shape = (size, *((num_chosen(space),) if is_tree(space) else space.shape))
+        _check_shape(model, f"actions of {model.action_space}", found["action"].shape, shape)
     if carry:
         before = jax.eval_shape(lambda: carry[0])
         if jax.tree.map(_form, after[0]) != jax.tree.map(_form, before):
@@ -266,7 +266,7 @@ def _check_outputs(model: Custom, size: int = 3) -> None:
 
 def _first_carry(model: Custom, size: int) -> PyTree:
     """The carry of a batch, each part with an axis for it."""
-    carry = model.given.initial_carry((size,))
+    carry = model.inner.initial_carry((size,))
     try:
         sizes = {jnp.shape(leaf)[:1] for leaf in jax.tree.leaves(carry)}
     except Exception:  # no arrays, or it holds itself
@@ -277,11 +277,13 @@ def _first_carry(model: Custom, size: int) -> PyTree:
     return carry
 
 
-def _check_shape(model: Custom, what: str, shape: tuple[int, ...], wanted: tuple[int, ...]) -> None:
-    if shape != wanted:
+def _check_shape(
+    model: Custom, what: str, shape: tuple[int, ...], expected: tuple[int, ...]
+) -> None:
+    if shape != expected:
         raise UsageError(
-            f"model {model.name}: {what} must have the shape {list(wanted)} "
-            f"for a batch of {wanted[0]}, not {list(shape)}"
+            f"model {model.name}: {what} must have the shape {list(expected)} "
+            f"for a batch of {expected[0]}, not {list(shape)}"
         )
 
 

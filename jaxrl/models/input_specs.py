@@ -27,8 +27,8 @@ class InputsSpec:
 
     def input_space(self, observation_space: Space, action_space: Space) -> Space:
         """The model's input: the observation without its mask, or {"observation": ..., ...}."""
-        seen = program_space(without_mask(observation_space))
-        return _joined({OBSERVATION: seen} | self.spaces(action_space))
+        observation = program_space(without_mask(observation_space))
+        return _joined({OBSERVATION: observation} | self.spaces(action_space))
 
     def spaces(self, action_space: Space) -> dict[str, Space]:
         """The program's, by name."""
@@ -54,11 +54,11 @@ class CriticSpec:
 
     source: str
     space: Dict
-    told: InputsSpec
+    inputs_spec: InputsSpec
 
     def input_space(self, action_space: Space) -> Space:
         """The value network's input."""
-        return _joined(self.space.spaces | self.told.spaces(action_space))
+        return _joined(self.space.spaces | self.inputs_spec.spaces(action_space))
 
 
 def _joined(parts: dict[str, Space]) -> Space:

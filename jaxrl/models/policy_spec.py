@@ -118,7 +118,7 @@ class PolicySpec:
     normalize_actions: bool = True
     clip_actions: bool = False
     action_distribution: str = "gaussian"
-    told: InputsSpec = InputsSpec()
+    inputs_spec: InputsSpec = InputsSpec()
     max_seq_len: int = 20
     critic: CriticSpec | None = None
     exploration: Behaviour | None = None
@@ -129,12 +129,12 @@ class PolicySpec:
         if self.observation_filter is None:
             return
         named = f"observation_filter={self.observation_filter!r} needs"
-        if not has_numbers(seen := without_mask(self.observation_space)):
-            raise UsageError(f"{named} Box observations, alone or in a Dict, not {seen}")
-        if self.critic is not None and not has_numbers(seen := self.critic.space[OBSERVATION]):
+        if not has_numbers(space := without_mask(self.observation_space)):
+            raise UsageError(f"{named} Box observations, alone or in a Dict, not {space}")
+        if self.critic is not None and not has_numbers(space := self.critic.space[OBSERVATION]):
             raise UsageError(
                 f"{named} a Box, but with critic_observation={self.critic.source!r} the critic "
-                f"sees {seen}; observation_filter=None reads all as it is"
+                f"sees {space}; observation_filter=None reads all as it is"
             )
 
     def __getstate__(self) -> dict[str, Any]:
@@ -185,10 +185,10 @@ class PolicySpec:
             with_rows: a filter's statistics, with the numbers of the observations as more rows.
         """
 
-        def updated(moments, observation_filter, seen):
+        def updated(moments, observation_filter, obs):
             if moments is None:
                 return None
-            return with_rows(moments, observation_filter.numbers(seen))
+            return with_rows(moments, observation_filter.numbers(obs))
 
         obs = self.observed(obs)
         if not isinstance(moments, ActorCritic):
@@ -206,26 +206,26 @@ class PolicySpec:
         """The policy's state at the start of an episode."""
         return PolicyState(
             carry=self.model.initial_carry(batch_shape) if self.has_memory else None,
-            prev_action=self.zero_action(batch_shape) if self.told.prev_action else None,
-            prev_reward=jnp.zeros(batch_shape) if self.told.prev_reward else None,
+            prev_action=self.zero_action(batch_shape) if self.inputs_spec.prev_action else None,
+            prev_reward=jnp.zeros(batch_shape) if self.inputs_spec.prev_reward else None,
         )
 
     def next_state(self, output: PolicyOutput, reward: jax.Array | None = None) -> PolicyState:
         """The policy's state after a step that brought `reward`, [...]; None: it is told later."""
-        told = self.told
-        if told.prev_reward and reward is None:
+        inputs_spec = self.inputs_spec
+        if inputs_spec.prev_reward and reward is None:
             reward = jnp.zeros(output.value.shape)
         return PolicyState(
             output.carry,
-            output.action if told.prev_action else None,
-            reward if told.prev_reward else None,
+            output.action if inputs_spec.prev_action else None,
+            reward if inputs_spec.prev_reward else None,
         )
 
     def wait(
         self, active: jax.Array, after: PolicyState, before: PolicyState, reward: jax.Array
     ) -> PolicyState:
         """`after` where the agent was active, bool[...]; else `before`, with `reward` added."""
-        if self.told.prev_reward:
+        if self.inputs_spec.prev_reward:
             before = before.replace(prev_reward=before.prev_reward + reward)
         return carried(active, after, before)
 
@@ -237,7 +237,8 @@ class PolicySpec:
         self, policy_state: PolicyState, action_mask: PyTree = None, agent_id: PyTree = None
     ) -> PolicyInputs:
         """The inputs that the policy uses, of those available."""
-        needs_id = self.told.num_agents or (self.critic and self.critic.told.num_agents)
+        critic = self.critic
+        needs_id = self.inputs_spec.num_agents or (critic and critic.inputs_spec.num_agents)
         return PolicyInputs(
             action_mask,
             agent_id if needs_id else None,
@@ -272,39 +273,40 @@ class PolicySpec:
     ) -> PyTree:
         """The model's input for observations `[..., *observation_space.shape]`."""
         apart = isinstance(moments, ActorCritic)
-        seen = {OBSERVATION: self.observed(obs)}
+        parts = {OBSERVATION: self.observed(obs)}
         filters = self.filters
         of_policy = moments.policy if apart else moments
-        read = self._read(filters.policy, of_policy, seen, self.told, inputs)
+        read = self._read(filters.policy, of_policy, parts, self.inputs_spec, inputs)
         if self.critic is None:
             return read
         if inputs.critic is None:
             return ActorCritic(read)
         of_critic = moments.value if apart else moments
-        critic = self._read(filters.value, of_critic, inputs.critic, self.critic.told, inputs)
+        critic_spec = self.critic.inputs_spec
+        critic = self._read(filters.value, of_critic, inputs.critic, critic_spec, inputs)
         return ActorCritic(read, critic)
 
     def read_alone(self, moments: RunningMeanStd | ActorCritic | None, obs: PyTree) -> PyTree:
         """Observations as the model reads them, without what else it is told."""
         of_policy = moments.policy if isinstance(moments, ActorCritic) else moments
-        seen = {OBSERVATION: self.observed(obs)}
-        return self._read(self.filters.policy, of_policy, seen, InputsSpec(), NOTHING_TOLD)
+        parts = {OBSERVATION: self.observed(obs)}
+        return self._read(self.filters.policy, of_policy, parts, InputsSpec(), NOTHING_TOLD)
 
     def _read(
         self,
         observation_filter: ObservationFilter,
         moments: RunningMeanStd | None,
-        seen: dict[str, PyTree],
-        told: InputsSpec,
+        parts: dict[str, PyTree],
+        inputs_spec: InputsSpec,
         inputs: PolicyInputs,
     ) -> PyTree:
-        """A network's input, made of what it sees, the observation filtered, and of `told`."""
-        seen = {**seen, OBSERVATION: observation_filter.read(moments, seen[OBSERVATION])}
-        spaces = told.spaces(self.action_space)
+        """A network's input: the filtered observation, other parts, and what else it is told."""
+        parts = {**parts, OBSERVATION: observation_filter.read(moments, parts[OBSERVATION])}
+        spaces = inputs_spec.spaces(self.action_space)
         used = {name: getattr(inputs, name) for name in spaces}
-        if told.prev_action and is_tree(self.action_space):
+        if inputs_spec.prev_action and is_tree(self.action_space):
             used["prev_action"] = unpacked(spaces["prev_action"], used["prev_action"])
-        return one_or_all({**seen, **used})
+        return one_or_all({**parts, **used})
 
     def action_mask(self, obs: PyTree, inputs: PolicyInputs) -> jax.Array | None:
         """The possible actions, bool[..., A], from the observation or `inputs`; else None."""
@@ -433,7 +435,8 @@ class PolicySpec:
         """`convert(space)` of the numbers of each Box; what else there is stays as it is."""
         choose = lambda part: convert(part) if num_log_stds(part) else lambda action: action
         converts = jax.tree.map(choose, tree_of(self.action_space))
-        return lambda action: jax.tree.map(lambda each, leaf: each(leaf), converts, action)
+        call = lambda function, leaf: function(leaf)
+        return lambda action: jax.tree.map(call, converts, action)
 
     def as_sampled(self, action: PyTree) -> PyTree:
         """The distribution's actions as the environment's, but a Box's numbers not stretched."""
@@ -454,9 +457,9 @@ class PolicySpec:
     def recorded(self, action: PyTree) -> tuple[PyTree, PyTree | None]:
         """The action as episodes record it: (`as_sampled`, `to_env_action` where that differs)."""
         sampled = self.as_sampled(action)
-        given = self._stretch(sampled)
-        leaves = zip(jax.tree.leaves(sampled), jax.tree.leaves(given), strict=True)
-        return sampled, None if all(left is right for left, right in leaves) else given
+        stretched = self._stretch(sampled)
+        leaves = zip(jax.tree.leaves(sampled), jax.tree.leaves(stretched), strict=True)
+        return sampled, None if all(left is right for left, right in leaves) else stretched
 
     def from_env_action(self, action: PyTree, xp: Any = np) -> PyTree:
         """The distribution's actions for the environment's `[..., *action_space.shape]`.

@@ -90,12 +90,12 @@ class RecurrentNetwork:
     ) -> tuple:
         outputs, after = [], {}
         for part, torso in self._parts.items():
-            seen = obs if self.value_torso is None else getattr(obs, part)
-            if seen is None:
+            part_obs = obs if self.value_torso is None else getattr(obs, part)
+            if part_obs is None:
                 outputs.append(None)
                 after[part] = carry[part]
                 continue
-            features = torso.features(params[part]["torso"], seen)
+            features = torso.features(params[part]["torso"], part_obs)
             output, after[part] = run_core(params[part]["core"], features, carry[part], *begins)
             outputs.append(output)
         return *self.heads.apply_apart(params["heads"], outputs[0], outputs[-1]), after

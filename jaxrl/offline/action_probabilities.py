@@ -76,8 +76,8 @@ def judge_actions(policy: Any, agent: AgentId, rows: AgentRows) -> JudgedActions
     obs = map_space(
         lambda space, leaf: np.asarray(leaf, space.dtype), spec.observation_space, rows.obs
     )
-    known = rows.dist_inputs is not None and rows.dist_inputs.shape[1:] == (_num_inputs(spec),)
-    dist_inputs = np.asarray(rows.dist_inputs, np.float32) if known else None
+    has_inputs = rows.dist_inputs is not None and rows.dist_inputs.shape[1:] == (_num_inputs(spec),)
+    dist_inputs = np.asarray(rows.dist_inputs, np.float32) if has_inputs else None
     tree = (obs, _as_sampled(spec, rows.action), _inputs(policy, agent, rows), dist_inputs)
     read_all = _in_sequences if spec.has_memory else _in_chunks
     read = read_all(spec, policy.weights, tree, rows.lengths)
@@ -95,7 +95,7 @@ def action_features(space: Any, action: np.ndarray) -> np.ndarray:
         pairs = list(zip(parts, structure.flatten_up_to(action), strict=True))
         integers = [action_features(*pair) for pair in pairs if mask_length(pair[0])]
         numbers = [action_features(*pair) for pair in pairs if not mask_length(pair[0])]
-        halves = [np.split(each, 2, axis=1) for each in numbers]
+        halves = [np.split(features, 2, axis=1) for features in numbers]
         columns = [first for first, _ in halves] + [second for _, second in halves]
         return np.concatenate([*integers, *columns], axis=1)
     space = countable(space)
@@ -127,17 +127,17 @@ def _moments(distribution: Distribution, batch_shape: tuple[int, ...]) -> list[j
 
 
 def _inputs(policy: Any, agent: AgentId, rows: AgentRows) -> PolicyInputs:
-    told, count = policy.policy_spec.told, len(rows.reward)
+    inputs_spec, count = policy.policy_spec.inputs_spec, len(rows.reward)
     masked = rows.action_mask is not None and mask_length(policy.action_space) > 0
-    if told.num_agents and agent not in policy.agents:
+    if inputs_spec.num_agents and agent not in policy.agents:
         raise unknown_name("agent", agent, policy.agents, f"of policy {policy.name!r}")
-    place = policy.agents.index(agent) if told.num_agents else 0
+    place = policy.agents.index(agent) if inputs_spec.num_agents else 0
     action = _as_sampled(policy.policy_spec, rows.action)
     return PolicyInputs(
         action_mask=np.asarray(rows.action_mask, bool) if masked else None,
-        agent_id=np.full(count, place, np.int32) if told.num_agents else None,
-        prev_action=_previous(action, rows.lengths) if told.prev_action else None,
-        prev_reward=_previous(rows.reward, rows.lengths) if told.prev_reward else None,
+        agent_id=np.full(count, place, np.int32) if inputs_spec.num_agents else None,
+        prev_action=_previous(action, rows.lengths) if inputs_spec.prev_action else None,
+        prev_reward=_previous(rows.reward, rows.lengths) if inputs_spec.prev_reward else None,
     )
 
 

@@ -149,8 +149,8 @@ def _policies_by_agent(
         _check_policy(policy)
         alone = isinstance(episodes[0], SingleAgentEpisode)
         policies = {modules[DEFAULT_AGENT] if alone else policy.name: policy}
-    for name, each in policies.items():
-        _check_policy(each)
+    for name, judged in policies.items():
+        _check_policy(judged)
         if name not in modules.values():
             raise unknown_name("policy", name, set(modules.values()), "in the episodes")
     if not policies:
@@ -170,10 +170,10 @@ def _rows_of(steps: list[_Judged]) -> AgentRows:
     """An agent's steps of all episodes."""
     logp, mask = _output(steps, "action_logp"), _output(steps, "action_mask")
     return AgentRows(
-        obs=_joined([_before_last(each.data.observations.arrays()) for each in steps]),
-        action=_joined([each.data.actions.arrays() for each in steps]),
-        reward=np.concatenate([np.asarray(each.data.rewards.view(), np.float32) for each in steps]),
-        lengths=np.array([len(each.data) for each in steps]),
+        obs=_joined([_before_last(part.data.observations.arrays()) for part in steps]),
+        action=_joined([part.data.actions.arrays() for part in steps]),
+        reward=np.concatenate([np.asarray(part.data.rewards.view(), np.float32) for part in steps]),
+        lengths=np.array([len(part.data) for part in steps]),
         action_logp=None if logp is None else np.asarray(logp, np.float64),
         action_mask=mask,
         dist_inputs=_output(steps, "action_dist_inputs"),
@@ -186,9 +186,9 @@ def _before_last(observations: Nested) -> Nested:
 
 def _output(steps: list[_Judged], name: str) -> np.ndarray | None:
     """The recording policy's outputs under a name, [R, ...]; None if an episode lacks it."""
-    if not all(name in each.data.extra_model_outputs for each in steps):
+    if not all(name in part.data.extra_model_outputs for part in steps):
         return None
-    return _joined([each.data.extra_model_outputs[name].arrays() for each in steps])
+    return _joined([part.data.extra_model_outputs[name].arrays() for part in steps])
 
 
 def _joined(parts: list[list | Nested]) -> Nested:
@@ -205,8 +205,8 @@ def _joined(parts: list[list | Nested]) -> Nested:
 
 def _places(steps: list[_Judged]) -> tuple[np.ndarray, np.ndarray]:
     """(episodes, environment steps) of an agent's actions, i64[R] each."""
-    numbers = [np.full(len(each.data), each.number) for each in steps]
-    return np.concatenate(numbers), np.concatenate([each.times[:-1] for each in steps])
+    numbers = [np.full(len(part.data), part.number) for part in steps]
+    return np.concatenate(numbers), np.concatenate([part.times[:-1] for part in steps])
 
 
 def _check_ratios(episodes: list[Episode], log_ratios: np.ndarray) -> None:
@@ -253,7 +253,7 @@ def _hanging_rewards(episode: Episode, agent: AgentId | None) -> float:
 def _states(steps: list[_Judged], policy: Any, lengths: np.ndarray) -> np.ndarray:
     """An agent's last observation in each environment step, f32[R, d]; 0 before its first."""
     space = None if policy is None else policy.observation_space
-    values = _joined([each.data.observations.arrays() for each in steps])
+    values = _joined([part.data.observations.arrays() for part in steps])
     if space is not None:
         check_fits(space, values, "an observation", batch_axes=1)
     observed = np.nan_to_num(_as_numbers(space, values), posinf=0.0, neginf=0.0)

@@ -55,8 +55,8 @@ class ByteLayout(NamedTuple):
             jax.tree.leaves(tree), self.dtypes, self.starts, self._ends, strict=True
         ):
             is_flag = dtype == "bool"
-            given = leaf.astype(jnp.uint8) if is_flag else jnp.asarray(leaf, dtype)
-            row.append(jax.lax.bitcast_convert_type(given, jnp.uint8).ravel())
+            typed = leaf.astype(jnp.uint8) if is_flag else jnp.asarray(leaf, dtype)
+            row.append(jax.lax.bitcast_convert_type(typed, jnp.uint8).ravel())
             row.append(jnp.zeros(end - start - row[-1].size, jnp.uint8))
         return jnp.concatenate(row) if row else jnp.zeros(0, jnp.uint8)
 

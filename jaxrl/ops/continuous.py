@@ -155,8 +155,8 @@ class Beta(Continuous, struct.PyTreeNode):
 
     def _log_norm(self) -> jax.Array:
         """log(2 B(alpha, beta)), f32[...]: the normaliser of the density on [-1, 1]."""
-        each = log_gamma(self.alpha) + log_gamma(self.beta) - log_gamma(self.alpha + self.beta)
-        return sum_last(each + math.log(2))
+        log_beta = log_gamma(self.alpha) + log_gamma(self.beta) - log_gamma(self.alpha + self.beta)
+        return sum_last(log_beta + math.log(2))
 
     def _mean_log(self, times: jax.Array, times_rest: jax.Array) -> jax.Array:
         """E[times log x + times_rest log(1 - x)], f32[...]."""
@@ -178,9 +178,9 @@ def beta_noise(key: Key, shape: tuple[int, ...], size: int) -> jax.Array:
     f32[*shape, 4 GAMMA_ATTEMPTS size].
     """
     normal_key, exponential_key = jax.random.split(to_fast_key(key))
-    wanted = (*shape, beta_noise_size(size) // 2)
-    normal = jax.random.normal(normal_key, wanted)
-    return jnp.concatenate([normal, jax.random.exponential(exponential_key, wanted)], -1)
+    noise_shape = (*shape, beta_noise_size(size) // 2)
+    normal = jax.random.normal(normal_key, noise_shape)
+    return jnp.concatenate([normal, jax.random.exponential(exponential_key, noise_shape)], -1)
 
 
 def beta_noise_size(size: int) -> int:

@@ -47,9 +47,9 @@ def scan_some(
     step: Callable[[PyTree, PyTree], tuple[PyTree, PyTree]],
     state: PyTree,
     rows: PyTree,
-    wanted: jax.Array,
+    chosen: jax.Array,
 ) -> tuple[PyTree, PyTree]:
-    """`jax.lax.scan` over the rows [N, ...] that are `wanted`, bool[N].
+    """`jax.lax.scan` over the rows [N, ...] that are `chosen`, bool[N].
 
     Computing a step that is not wanted and keeping the previous state copies the state each time.
 
@@ -59,15 +59,15 @@ def scan_some(
     step = jax.jit(step, inline=True)  # traced once, for the shapes as well
     row_of = lambda i: jax.tree.map(lambda leaf: leaf[i], rows)
     shapes = jax.eval_shape(step, state, row_of(0))[1]
-    zeros = lambda shape: jnp.zeros((len(wanted), *shape.shape), shape.dtype)
-    wanted_first = jnp.argsort(~wanted, stable=True)
+    zeros = lambda shape: jnp.zeros((len(chosen), *shape.shape), shape.dtype)
+    chosen_first = jnp.argsort(~chosen, stable=True)
 
     def go_on(i, carry):
         state, results = carry
-        i = wanted_first[i]
+        i = chosen_first[i]
         state, result = step(state, row_of(i))
         put = lambda rows, row: jax.lax.dynamic_update_index_in_dim(rows, row, i, axis=0)
         return state, jax.tree.map(put, results, result)
 
     start = state, jax.tree.map(zeros, shapes)
-    return jax.lax.fori_loop(0, jnp.sum(wanted), go_on, start)
+    return jax.lax.fori_loop(0, jnp.sum(chosen), go_on, start)

@@ -389,7 +389,7 @@ def environment_action(
 
     def convert(action):
         axes = tuple(range(action.ndim - bounds.low.ndim))
-        wide = lambda each: np.expand_dims(each, axes)
+        wide = lambda bound: np.expand_dims(bound, axes)
         least, most = wide(bounds.low), wide(bounds.high)
         action = jnp.tanh(action) if kind == "squashed_gaussian" else action
         if bounds.stretched.any():
@@ -421,16 +421,16 @@ def policy_action(
 
     def convert(action):
         action = xp.asarray(action, np.float32)
-        kept = xp.clip(action, low, high) if bounds.are_kept else action
+        sampled = xp.clip(action, low, high) if bounds.are_kept else action
         if bounds.stretched.any():
             start = np.where(bounds.stretched, low, 0.0)
             width = np.where(bounds.half_width > 0, 2.0 * bounds.half_width, 1.0)
             inside = xp.clip(2.0 * (action - start) / width - 1.0, -1.0, 1.0)
-            kept = xp.where(bounds.stretched, inside, kept)
+            sampled = xp.where(bounds.stretched, inside, sampled)
         if kind == "squashed_gaussian":
             inside = 1.0 - BOUND_MARGIN
-            kept = xp.arctanh(xp.clip(kept, -inside, inside))
-        return xp.float32(kept)
+            sampled = xp.arctanh(xp.clip(sampled, -inside, inside))
+        return xp.float32(sampled)
 
     return convert
 

@@ -327,10 +327,10 @@ def _from_pairs(name: str, pairs: tuple) -> Any:
         arguments = {None: None}
     if not arguments:
         return None
-    given = dict(arguments)
+    by_name = dict(arguments)
     chosen = arguments.pop("type", None)
     if not isinstance(chosen, str | type):
-        what = brief(pairs if None in given else given)
+        what = brief(pairs if None in by_name else by_name)
         raise UsageError(
             f'{name}={what} must be a mapping such as {{"type": "EpsilonGreedy", '
             f'"epsilon_timesteps": 100_000}} with a type of {", ".join(BY_NAME)}, a function, or '
@@ -345,10 +345,10 @@ def _from_pairs(name: str, pairs: tuple) -> Any:
             raise UsageError(f"{name}: give {chosen} its arguments as {chosen}(NAME=VALUE)")
         return chosen
     if dataclasses.is_dataclass(chosen):
-        known = [field.name for field in dataclasses.fields(chosen)]
+        allowed = [field.name for field in dataclasses.fields(chosen)]
         for argument in arguments:
-            if argument not in known:
-                raise unknown_name("argument", argument, known, f"of {chosen.__name__}")
+            if argument not in allowed:
+                raise unknown_name("argument", argument, allowed, f"of {chosen.__name__}")
     return chosen(**arguments)
 
 

@@ -202,7 +202,7 @@ def policy_of(
     if config is None:
         given = {} if model is None else {"model": model}
         config = read_config(
-            saved.facts, "jaxrl.load_policy", to_play=policy, given=given, trust=trust
+            saved.facts, "jaxrl.load_policy", to_play=policy, changes=given, trust=trust
         )
     if not hasattr(config, "policy_spec"):
         raise UsageError(f"config={brief(config)} must be a PPOConfig, or None")

@@ -35,7 +35,7 @@ class Context(NamedTuple):
 
 
 def read_environment(
-    values: Mapping[str, Any], given: Mapping[str, Any], *, new_stack: bool
+    values: Mapping[str, Any], changes: Mapping[str, Any], *, new_stack: bool
 ) -> tuple[Context, list[Row]]:
     """The environment, and the rows of what names it.
 
@@ -44,7 +44,7 @@ def read_environment(
         given: settings beside the configuration, which win: `env`, `env_args`.
     """
     rows = []
-    env, args = given.get("env"), {}
+    env, args = changes.get("env"), {}
     if env is None:
         env, args = _named(values.get("env"))
         rows.append(taken(given_of(values, "env"), env=env, **({"env_args": args} if args else {})))
@@ -58,7 +58,7 @@ def read_environment(
         for row in _arguments(env, values):
             rows.append(row)
             args |= row.settings.get("env_args", {})
-        made, params = make_with(env, {**args, **dict(given.get("env_args") or {})})
+        made, params = make_with(env, {**args, **dict(changes.get("env_args") or {})})
     lifted = lift(made)
     return Context(lifted, params, lifted is made, new_stack), rows
 

@@ -16,7 +16,7 @@ class Row(NamedTuple):
     """RLlib's keys that were read together, and what became of them."""
 
     kind: str  # TAKEN, HARMLESS or CHANGES
-    given: Mapping[str, Any]  # by path, such as "model/fcnet_hiddens"; none: RLlib's default
+    entries: Mapping[str, Any]  # by path, such as "model/fcnet_hiddens"; none: RLlib's default
     settings: Mapping[str, Any] = {}  # of PPOConfig and RunSettings, if taken over
     why: str = ""  # why there are none, or a note
 
@@ -27,19 +27,21 @@ class Row(NamedTuple):
 
     def below(self, path: str) -> "Row":
         """The same row, of a part of a configuration."""
-        return self._replace(given={f"{path}/{key}": value for key, value in self.given.items()})
+        return self._replace(
+            entries={f"{path}/{key}": value for key, value in self.entries.items()}
+        )
 
 
-def taken(given: Mapping[str, Any], why: str = "", **settings: Any) -> Row:
-    return Row(TAKEN, given, settings, why)
+def taken(entries: Mapping[str, Any], why: str = "", **settings: Any) -> Row:
+    return Row(TAKEN, entries, settings, why)
 
 
-def harmless(given: Mapping[str, Any], why: str) -> Row:
-    return Row(HARMLESS, given, why=why)
+def harmless(entries: Mapping[str, Any], why: str) -> Row:
+    return Row(HARMLESS, entries, why=why)
 
 
-def changes(given: Mapping[str, Any], why: str) -> Row:
-    return Row(CHANGES, given, why=why)
+def changes(entries: Mapping[str, Any], why: str) -> Row:
+    return Row(CHANGES, entries, why=why)
 
 
 def shown(settings: Mapping[str, Any]) -> str:

@@ -45,8 +45,12 @@ def sizes(values: Values, context: Context) -> Iterator[Row]:
     """
     values = _counts(values)
     learners = max(1, first(values, *LEARNERS, default=0))
-    each = first(values, *BATCH_EACH)
-    batch = first(values, "train_batch_size", default=4000) if each is None else each * learners
+    per_learner = first(values, *BATCH_EACH)
+    batch = (
+        first(values, "train_batch_size", default=4000)
+        if per_learner is None
+        else per_learner * learners
+    )
     num_envs = max(1, first(values, *NUM_RUNNERS, default=2)) * first(values, *ENVS_EACH, default=1)
     fragment = first(values, *FRAGMENT, default="auto")
     steps = 1 if fragment == "auto" else fragment

@@ -25,7 +25,7 @@ def table(rows: Iterable[Row], defaults: Mapping[str, Any]) -> str:
     lines = []
     for row in taken:
         if row not in usual:
-            lines += _lines(_shown(row.given) or "RLlib's default", row.text)
+            lines += _lines(_shown(row.entries) or "RLlib's default", row.text)
     lines += _lines(", ".join(_names(usual)), "the default here, too")
     ignored = [row for row in rows if row.kind == CHANGES]
     harmless = list(_harmless([row for row in rows if row.kind == HARMLESS]))
@@ -38,7 +38,7 @@ def table(rows: Iterable[Row], defaults: Mapping[str, Any]) -> str:
 
 
 def _line_of(row: Row) -> list[str]:
-    return list(_lines(_shown(row.given), row.text))
+    return list(_lines(_shown(row.entries), row.text))
 
 
 def _harmless(rows: list[Row]) -> Iterator[str]:
@@ -46,7 +46,7 @@ def _harmless(rows: list[Row]) -> Iterator[str]:
     by_reason: dict[str, list[str]] = {}
     nothing = 0
     for row in rows:
-        for key, value in row.given.items():
+        for key, value in row.entries.items():
             if not row.why or asks_nothing(value):
                 nothing += 1
             else:
@@ -67,18 +67,18 @@ def _plain(value: Any) -> Any:
 
 
 def _names(rows: Iterable[Row]) -> list[str]:
-    return [key for row in rows for key in _set(row.given)]
+    return [key for row in rows for key in _set(row.entries)]
 
 
-def _set(given: Mapping[str, Any]) -> Mapping[str, Any]:
+def _set(entries: Mapping[str, Any]) -> Mapping[str, Any]:
     """The keys that are set; all if none is."""
     return {
-        key: value for key, value in given.items() if not asks_nothing(value, (None, []))
-    } or given
+        key: value for key, value in entries.items() if not asks_nothing(value, (None, []))
+    } or entries
 
 
-def _shown(given: Mapping[str, Any]) -> str:
-    return ", ".join(f"{key}={brief(value)}" for key, value in _set(given).items())
+def _shown(entries: Mapping[str, Any]) -> str:
+    return ", ".join(f"{key}={brief(value)}" for key, value in _set(entries).items())
 
 
 def _lines(left: str, right: str) -> Iterator[str]:

@@ -65,26 +65,26 @@ def from_rllib(config: Any, *, ignore: Iterable[str] = (), **settings: Any) -> T
     Raises:
         UsageError: in one line, with the reason of each key that changes the result.
     """
-    given = _checked_names(settings)
+    settings_beside = _checked_names(settings)
     instance_of(str | list | tuple | set, "a list of keys")("ignore", ignore)
     config = read_file(config) if isinstance(config, str | Path) else config
     values = form.flat(config)
-    if "stop" in given:
+    if "stop" in settings_beside:
         values = {key: value for key, value in values.items() if not is_part(key, "stop")}
-        values |= form.flat({"stop": given.pop("stop")})
+        values |= form.flat({"stop": settings_beside.pop("stop")})
     searches = {key: value for key, value in values.items() if form.is_search(value)}
     values = {key: value for key, value in values.items() if key not in searches}
     rows = [
         changes({key: value}, "several values: jaxrl.sweep(config, {setting: values}) tries them")
         for key, value in searches.items()
     ]
-    context, of_env = read_environment(values, given, new_stack=form.is_new_stack(config))
-    rows += [*of_env, *_of_policies(values, given, context)]
+    context, of_env = read_environment(values, settings_beside, new_stack=form.is_new_stack(config))
+    rows += [*of_env, *_of_policies(values, settings_beside, context)]
     left = {key: values[key] for key in values if not is_part(key, *ENV_KEYS, *POLICY_KEYS)}
     rows += _read(left, context, RULES)
-    rows = [_answered(row, given) for row in rows]
+    rows = [_answered(row, settings_beside) for row in rows]
     _refuse(rows, ignore, values)
-    return _translation(rows, given)
+    return _translation(rows, settings_beside)
 
 
 def rllib_names() -> dict[str, Counterpart]:
@@ -147,18 +147,18 @@ def _single(path: str, value: Any) -> Row:
 
 
 def _of_policies(
-    values: Mapping[str, Any], given: Mapping[str, Any], context: Context
+    values: Mapping[str, Any], settings_beside: Mapping[str, Any], context: Context
 ) -> Iterator[Row]:
     """The rows of who plays whom, and of the settings that policies have of their own."""
     specs = read_specs(values)
     yield from specs.rows
     if "_rl_module_spec" in values and not specs.has_modules:
         yield _single("_rl_module_spec", values["_rl_module_spec"])
-    if given.get("policies") is not None:
+    if settings_beside.get("policies") is not None:
         read = given_of(values, "policies", "policy_mapping_fn")
         yield harmless(read, "policies are given beside it")
-        policies = freeze(given["policies"])
-        policies = dict(policies) if isinstance(given["policies"], Mapping) else policies
+        policies = freeze(settings_beside["policies"])
+        policies = dict(policies) if isinstance(settings_beside["policies"], Mapping) else policies
         played = resolve_policies(context.env, policies, context.env_params)
     else:
         played, rows = mapping(values, specs.names, context)
@@ -200,10 +200,10 @@ def _of_policy(
         yield harmless(for_all, "one for all policies").below(path)
     overrides = {key: value for key, value in overrides.items() if key not in for_all}
     for row in _read({**values_of_policy(values), **overrides}, context, POLICY_RULES):
-        read = {key: value for key, value in row.given.items() if key in overrides}
+        read = {key: value for key, value in row.entries.items() if key in overrides}
         if not read:
             continue
-        row = row._replace(given=read).below(path)
+        row = row._replace(entries=read).below(path)
         changed = {
             name: value
             for name, value in row.settings.items()
@@ -212,18 +212,18 @@ def _of_policy(
         yield row._replace(settings={"per_policy": {policy: changed}} if changed else {})
 
 
-def _answered(row: Row, given: Mapping[str, Any]) -> Row:
+def _answered(row: Row, settings_beside: Mapping[str, Any]) -> Row:
     """A row without a counterpart is harmless where a setting beside it takes its place."""
-    answers = [_here(key) for key in row.given if _here(key) in given]
+    answers = [_here(key) for key in row.entries if _here(key) in settings_beside]
     if row.kind != CHANGES or not answers:
         return row
-    return harmless(row.given, f"{answers[0]} is given beside it")
+    return harmless(row.entries, f"{answers[0]} is given beside it")
 
 
 def _refuse(rows: list[Row], ignore: Iterable[str], values: Mapping[str, Any]) -> None:
     """Refuses what changes the result and is not to be ignored."""
     ignore = [ignore] if isinstance(ignore, str) else list(ignore)
-    paths = {key for row in rows for key in row.given}
+    paths = {key for row in rows for key in row.entries}
     for name in ignore:
         if not any(is_named(path, name) for path in (*paths, *values)):
             raise unknown_name("key to ignore", name, paths, look="it is not in the configuration")
@@ -231,17 +231,17 @@ def _refuse(rows: list[Row], ignore: Iterable[str], values: Mapping[str, Any]) -
         row
         for row in rows
         if row.kind == CHANGES
-        and not any(is_named(key, name) for key in row.given for name in ignore)
+        and not any(is_named(key, name) for key in row.entries for name in ignore)
     ]
     if refused:
-        reasons = "; ".join(
-            f"{', '.join(f'{key}={brief(value)}' for key, value in row.given.items())} ({row.why})"
-            for row in refused
-        )
-        names = " ".join(next(iter(row.given)) for row in refused)
+        reasons = []
+        for row in refused:
+            entries = ", ".join(f"{key}={brief(value)}" for key, value in row.entries.items())
+            reasons.append(f"{entries} ({row.why})")
+        names = " ".join(next(iter(row.entries)) for row in refused)
         raise UsageError(
-            f"no counterpart, and it changes the result: {reasons}; to leave it out: ignore="
-            f"{names.split()}, or --ignore {names}"
+            f"no counterpart, and it changes the result: {'; '.join(reasons)}; "
+            f"to leave it out: ignore={names.split()}, or --ignore {names}"
         )
 
 
@@ -267,14 +267,14 @@ def _settings(rows: Iterable[Row]) -> dict[str, Any]:
     return settings
 
 
-def _translation(rows: list[Row], given: Mapping[str, Any]) -> Translation:
+def _translation(rows: list[Row], settings_beside: Mapping[str, Any]) -> Translation:
     settings = _settings(rows)
     limit, criteria = settings.pop("total_env_steps", None), settings.get("stop", {})
     iterations = criteria.pop(ITERATIONS, None)
     if not criteria:
         settings.pop("stop", None)
-    changed = {name: value for name, value in given.items() if name not in OF_RUN}
-    run = {name: value for name, value in {**settings, **given}.items() if name in OF_RUN}
+    changed = {name: value for name, value in settings_beside.items() if name not in OF_RUN}
+    run = {name: value for name, value in {**settings, **settings_beside}.items() if name in OF_RUN}
     first = {name: changed.pop(name) for name in ("env", "env_args") if name in changed}
     if "env_args" in first:
         first["env_args"] = {**settings.get("env_args", {}), **dict(first["env_args"])}
@@ -283,12 +283,12 @@ def _translation(rows: list[Row], given: Mapping[str, Any]) -> Translation:
     if iterations is not None:
         steps = iterations * config.train_batch_size
         limit = steps if limit is None else min(limit, steps)
-    if "total_env_steps" not in given:
+    if "total_env_steps" not in settings_beside:
         if limit is None:
             limit = config.total_env_steps
             rows.append(taken({}, "RLlib trains until it is stopped", total_env_steps=limit))
         config = config.replace(total_env_steps=limit)
-    if given:
-        rows.append(taken(dict(given), "given beside it, and wins", **given))
+    if settings_beside:
+        rows.append(taken(dict(settings_beside), "given beside it, and wins", **settings_beside))
     RunSettings(**run)
     return Translation(config, run, tuple(rows))

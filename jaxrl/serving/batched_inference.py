@@ -95,15 +95,15 @@ class BatchedPolicy:
         agent_id = np.array([row.agent_id for row in padded], np.int32)
         explore = np.array([row.explore for row in padded])
         self._calls += 1
-        seen = self.tree_of(obs), state, mask, agent_id
+        request = self.tree_of(obs), state, mask, agent_id
         draw = self._key, np.uint32(self._calls % 2**32)
-        outputs = jax.device_get(_act(self.policy_spec, self.weights, seen, explore, draw))
+        outputs = jax.device_get(_act(self.policy_spec, self.weights, request, explore, draw))
         actions, sampled, log_probs, after = outputs
         actions = jax.tree.map(np.ndarray.tolist, actions)
         lists, structure = jax.tree.flatten(actions, is_leaf=lambda node: isinstance(node, list))
         log_probs, answers = log_probs.tolist(), []
         for i in range(len(rows)):
-            action = structure.unflatten([each[i] for each in lists])
+            action = structure.unflatten([values[i] for values in lists])
             row_state = self.fresh_state
             if self.remembers:
                 row_state = jax.tree.map(lambda leaf, i=i: leaf[i], after)
@@ -116,7 +116,7 @@ class BatchedPolicy:
 def _act(
     policy_spec: PolicySpec,
     weights: PolicyWeights,
-    seen: tuple[PyTree, PolicyState, PyTree, jax.Array],
+    request: tuple[PyTree, PolicyState, PyTree, jax.Array],
     explore: jax.Array,
     draw: tuple[Key, jax.Array],
 ) -> tuple[PyTree, PyTree, jax.Array, PolicyState]:
@@ -124,12 +124,12 @@ def _act(
 
     Actions are drawn where `explore`, bool[B], is set, and are else the likeliest.
     """
-    obs, state, mask, agent_id = seen
+    obs, state, mask, agent_id = request
     inputs = policy_spec.inputs(state, mask, agent_id)
     noise = policy_spec.noise(jax.random.fold_in(*draw), explore.shape)
     output = policy_spec.act(weights, obs, state, inputs, noise=noise, is_drawn=explore)
-    sampled, given = policy_spec.recorded(output.action)
-    action, drawn = (sampled, None) if given is None else (given, sampled)
+    sampled, env_action = policy_spec.recorded(output.action)
+    action, drawn = (sampled, None) if env_action is None else (env_action, sampled)
     return action, drawn, output.log_prob, policy_spec.next_state(output)
 
 

@@ -75,14 +75,14 @@ class EpisodeRecord:
         if self.has_one_agent:
             (agent,) = acts
             action, reward = acts[agent].action, rewards.get(agent, 0.0)
-            told = {**ends, "extra_model_outputs": outputs[agent]}
-            self.episode.add_env_step(observations[agent], action, reward, **told)
+            keywords = {**ends, "extra_model_outputs": outputs[agent]}
+            self.episode.add_env_step(observations[agent], action, reward, **keywords)
             return
         actions = {agent: act.action for agent, act in acts.items()}
         rewards = {**dict.fromkeys(acts, 0.0), **rewards}
-        told = {f"{how}s": {"__all__": True} for how in ends}
+        keywords = {f"{how}s": {"__all__": True} for how in ends}
         self.episode.add_env_step(
-            observations, actions, rewards, **told, extra_model_outputs=outputs
+            observations, actions, rewards, **keywords, extra_model_outputs=outputs
         )
 
 

@@ -54,20 +54,22 @@ class SceneForm:
     def __init__(self, info: Mapping[str, Any]):
         try:
             count = _bounded("n_agents", info["n_agents"], MAX_AGENTS)
-            each = lambda told: told if isinstance(told, list) else [told] * count
+            by_agent = lambda value: value if isinstance(value, list) else [value] * count
             self.policies = info.get("agent_policy_names") or ["shared_policy"] * count
-            self._observations = each(info["observation_space"])
-            self._actions = each(info["action_space"])
-            told = (self.policies, self._observations, self._actions)
-            if count < 1 or any(len(values) != count for values in told):
+            self._observations = by_agent(info["observation_space"])
+            self._actions = by_agent(info["action_space"])
+            lists = (self.policies, self._observations, self._actions)
+            if count < 1 or any(len(values) != count for values in lists):
                 raise SceneFailed(f"its env_info must describe each of its {count} agents")
             texts = [_observation_text(parts) for parts in self._observations]
             actions = [_action_text(heads) for heads in self._actions]
             self.action_spaces = [
                 spaces_of("action_space", text)[DEFAULT_AGENT] for text in actions
             ]
-            told = {"observation_space": texts, "action_space": actions}
-            self.space_texts = {name: self._by_policy(texts) for name, texts in told.items()}
+            self.space_texts = {
+                "observation_space": self._by_policy(texts),
+                "action_space": self._by_policy(actions),
+            }
         except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise SceneFailed(f"its env_info cannot be read: {one_line(error)}") from None
 
@@ -75,12 +77,12 @@ class SceneForm:
     def num_agents(self) -> int:
         return len(self.policies)
 
-    def observation(self, agent: int, told: Mapping[str, Any]) -> Any:
+    def observation(self, agent: int, values: Mapping[str, Any]) -> Any:
         """An agent's observation: a single part by itself, several as a dict."""
         parts = {}
         for name, form in self._observations[agent].items():
             shape = () if form["space"] == "discrete" else tuple(form["size"])
-            parts[name] = _array_of(name, told[name], shape)
+            parts[name] = _array_of(name, values[name], shape)
         return next(iter(parts.values())) if len(parts) == 1 else parts
 
     def action(self, agent: int, action: Any) -> dict[str, Any]:
@@ -277,24 +279,24 @@ class SceneClient:
         """
         self._session = session
         session.take_unencoded()
-        told = await self.scene.ask({"type": "reset"}, "reset")
+        reply = await self.scene.ask({"type": "reset"}, "reset")
         rewards = [0.0] * self.form.num_agents
         while True:
             try:
-                asking = [self._act(i, told["obs"][i], rewards[i]) for i in range(len(rewards))]
+                asking = [self._act(i, reply["obs"][i], rewards[i]) for i in range(len(rewards))]
                 actions = await asyncio.gather(*asking)
-                told = await self.scene.ask({"type": "action", "action": actions}, "step")
-                rewards = [float(told["reward"][i]) for i in range(len(rewards))]
+                reply = await self.scene.ask({"type": "action", "action": actions}, "step")
+                rewards = [float(reply["reward"][i]) for i in range(len(rewards))]
                 for i, reward in enumerate(rewards):
-                    if told["done"][i]:
-                        await self._end(i, told["obs"][i], reward)
+                    if reply["done"][i]:
+                        await self._end(i, reply["obs"][i], reward)
                         rewards[i] = 0.0
             except (LookupError, TypeError, ValueError) as error:
                 raise SceneFailed(f"its step cannot be read: {one_line(error)}") from None
 
-    async def _act(self, i: int, told: Mapping[str, Any], reward: float) -> dict[str, Any]:
+    async def _act(self, i: int, values: Mapping[str, Any], reward: float) -> dict[str, Any]:
         """An agent's action; begins its episode where none is open."""
-        obs = self._of(i, self.form.observation(i, told))
+        obs = self._of(i, self.form.observation(i, values))
         while True:
             if self._episodes[i] is None:
                 began = await self._ask(protocol.StartEpisode, episode=None)
@@ -310,8 +312,8 @@ class SceneClient:
             self.troubles.tell(kind, f"{kind}: {answer.reason}")
             self._episodes[i] = None
 
-    async def _end(self, i: int, told: Mapping[str, Any], reward: float) -> None:
-        last = self._of(i, self.form.observation(i, told))
+    async def _end(self, i: int, values: Mapping[str, Any], reward: float) -> None:
+        last = self._of(i, self.form.observation(i, values))
         name, self._episodes[i] = self._episodes[i], None
         await self._ask(protocol.EndEpisode, episode=name, obs=last, reward=self._of(i, reward))
 

@@ -69,8 +69,8 @@ class ServerSettings:
 
     def __post_init__(self):
         origins = self.origins.split(",") if isinstance(self.origins, str) else self.origins
-        given = isinstance(origins, str | list | tuple | Mapping) or origins is None
-        object.__setattr__(self, "origins", freeze(origins or ()) if given else origins)
+        is_readable = isinstance(origins, str | list | tuple | Mapping) or origins is None
+        object.__setattr__(self, "origins", freeze(origins or ()) if is_readable else origins)
         check_all(self)
         if not is_loopback(self.host) and not (self.token_file and self.certificate):
             raise UsageError(
@@ -81,22 +81,22 @@ class ServerSettings:
             raise UsageError("private_key goes with certificate")
 
     @classmethod
-    def named(cls, given: Mapping[str, Any]) -> "ServerSettings":
+    def named(cls, texts: Mapping[str, Any]) -> "ServerSettings":
         """The settings of some names, which users wrote."""
-        known = cls.__dataclass_fields__
-        for name in given:
-            if name not in known:
-                raise unknown_name("setting", name, known, "of a policy server")
-        return cls(**given)
+        allowed = cls.__dataclass_fields__
+        for name in texts:
+            if name not in allowed:
+                raise unknown_name("setting", name, allowed, "of a policy server")
+        return cls(**texts)
 
     @property
     def flags(self) -> tuple[str, ...]:
         """The flags by which a training gets the same server."""
-        given = {name: getattr(self, name) for name in ServerSettings.__dataclass_fields__}
-        given["origins"] = ",".join(self.origins) or ()
+        values = {name: getattr(self, name) for name in ServerSettings.__dataclass_fields__}
+        values["origins"] = ",".join(self.origins) or ()
         default = ServerSettings()
         words = [
-            f"{name}={value}" for name, value in given.items() if value != getattr(default, name)
+            f"{name}={value}" for name, value in values.items() if value != getattr(default, name)
         ]
         return ("--serve", *words) if words else ()
 

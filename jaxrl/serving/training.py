@@ -74,9 +74,9 @@ class ExternalTrainer(Trainer):
     def fit(self, stop: Mapping[str, float] | None = None) -> Result | None:
         """Serves, and trains until a criterion holds, or Ctrl-C; see `Trainer.fit`."""
         policies = {name: self.get_policy(name) for name in self.algorithm.grouping.policies}
-        told = {"explore": True, "seed": self.config.seed, "experience": self.experience}
+        keywords = {"explore": True, "seed": self.config.seed, "experience": self.experience}
         scenes, self._scenes = self._scenes, None  # the server closes them
-        server = PolicyServer(policies, self.server_settings, **told, scenes=scenes)
+        server = PolicyServer(policies, self.server_settings, **keywords, scenes=scenes)
         server.served.weights_version = self.lifetime.training_iteration
         with server:
             self.server = server

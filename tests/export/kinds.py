@@ -117,9 +117,9 @@ def differences(policy, run, *, explore, num_steps=8, batch=3):
         if policy.masked:
             size = mask_length(policy.action_space)
             told["action_mask"] = inputs["mask"] = _mask(rng, batch, size)
-        if spec.told.num_agents:
+        if spec.inputs_spec.num_agents:
             told["agent"], inputs["agent"] = "right", np.full(batch, 1, np.int32)
-        if spec.told.prev_reward:
+        if spec.inputs_spec.prev_reward:
             reward = np.where(begins, 0.0, rng.normal(size=batch)).astype(np.float32)
             told["prev_reward"] = inputs["prev_reward"] = reward
         key = jax.random.key(time)

@@ -31,7 +31,7 @@ def refused(config, **settings):
 
 def rows_of(translation):
     """{key: (kind, text)}."""
-    return {key: (row.kind, row.text) for row in translation.rows for key in row.given}
+    return {key: (row.kind, row.text) for row in translation.rows for key in row.entries}
 
 
 # Configurations as users have them

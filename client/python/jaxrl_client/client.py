@@ -233,9 +233,9 @@ class PolicyClient:
 
     def _act_here(self, name: str, observation: Any, mask: Any, reward: Any) -> Any:
         episode = self._episodes[name]
-        told = {"obs": observation, "mask": mask, "reward": reward, "explore": episode.explore}
+        request = {"obs": observation, "mask": mask, "reward": reward, "explore": episode.explore}
         one_agent = len(self.welcome["agents"]) == 1
-        actions, log_probs = self._local.act(name, told, self._fetch)
+        actions, log_probs = self._local.act(name, request, self._fetch)
         episode.num_steps += 1
         if self._is_told:
             fields = self._fields(name, observation, mask, reward)
@@ -254,9 +254,9 @@ class PolicyClient:
         if due and time.monotonic() - self._updated >= self.update_interval:
             self.update_policy_weights()
 
-    def _fetch(self, policy: str, explore: bool | None, known: int) -> dict[str, Any]:
+    def _fetch(self, policy: str, explore: bool | None, version: int) -> dict[str, Any]:
         fields = {} if explore is None else {"explore": explore}
-        return self._request("get_weights", policy=policy, known=known, **fields)
+        return self._request("get_weights", policy=policy, known=version, **fields)
 
     def _fields(self, name: str, observation: Any, mask: Any, reward: Any) -> dict[str, Any]:
         """What `get_action` and `log_action` have in common."""

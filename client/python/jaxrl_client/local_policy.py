@@ -38,8 +38,8 @@ class LocalPolicies:
             self._fetch(policy, explore, fetch)
 
     def _fetch(self, policy: str, explore: bool | None, fetch: Fetch) -> None:
-        known, _ = self._files.get((policy, explore), (-1, None))
-        answer = fetch(policy, explore, known)
+        version, _ = self._files.get((policy, explore), (-1, None))
+        answer = fetch(policy, explore, version)
         npz = answer["npz"]
         if npz is not None:
             npz = npz if isinstance(npz, bytes) else base64.b64decode(npz)
@@ -48,21 +48,21 @@ class LocalPolicies:
             self._files[policy, explore] = answer["weights_version"], file
 
     def act(
-        self, episode: str, told: dict[str, Any], fetch: Fetch
+        self, episode: str, request: dict[str, Any], fetch: Fetch
     ) -> tuple[dict[str, Any], dict[str, float]]:
         """(the agents' actions, their log-probabilities where actions are integers)."""
-        agents, explore = self.welcome["agents"], told["explore"]
+        agents, explore = self.welcome["agents"], request["explore"]
         one_agent = len(agents) == 1
         by_agent = lambda values: {next(iter(agents)): values} if one_agent else values
-        masks = {} if told["mask"] is None else by_agent(told["mask"])
-        rewards = by_agent(told["reward"]) or {}
+        masks = {} if request["mask"] is None else by_agent(request["mask"])
+        rewards = by_agent(request["reward"]) or {}
         if episode not in self._players:
             self.fetch_missing(explore, fetch)
             self._players[episode] = {}
             versions = [version for version, _ in self._files.values()]
             self._versions[episode] = min(versions)
         players, actions, log_probs = self._players[episode], {}, {}
-        for agent, obs in by_agent(told["obs"]).items():
+        for agent, obs in by_agent(request["obs"]).items():
             policy = agents[agent]
             begins = agent not in players
             if begins:  # the arrays are shared, the memory is not

@@ -72,15 +72,15 @@ class BCConfig(AlgorithmConfig):
             )
 
     @staticmethod
-    def sizes(given: Mapping[str, int], tuned: Mapping[str, int]) -> dict[str, int]:
+    def sizes(chosen: Mapping[str, int], tuned: Mapping[str, int]) -> dict[str, int]:
         """`train_batch_size` as given; the other two count environments, which it does not have."""
-        given = {name: as_count(size) for name, size in given.items()}
-        for name, size in given.items():
+        chosen = {name: as_count(size) for name, size in chosen.items()}
+        for name, size in chosen.items():
             count()(name, size)
         before = tuned["train_batch_size"] if tuned["num_envs"] == 1 else ITERATION
-        batch = given.get("train_batch_size", given.get("rollout_length", before))
+        batch = chosen.get("train_batch_size", chosen.get("rollout_length", before))
         sizes = {"num_envs": 1, "rollout_length": batch, "train_batch_size": batch}
-        for name, size in given.items():
+        for name, size in chosen.items():
             if size != sizes[name]:
                 raise UsageError(
                     f"{name}={size}: it learns from recorded episodes and plays none, so "

@@ -182,9 +182,9 @@ class PPOConfig(AlgorithmConfig):
         rewards are negative and the world has no walls: compare a run with
         `normalize_returns=False`, or with `center_values=True`.
         """
-        given: Mapping[str, Any] = read_settings(changes, NETWORK, cls.__name__)
-        plain = cls(env=env, env_args=env_args, policies=given.get("policies"))
-        return plain.replace(**{**given, **fast_settings(plain.setup(), given)})
+        chosen: Mapping[str, Any] = read_settings(changes, NETWORK, cls.__name__)
+        plain = cls(env=env, env_args=env_args, policies=chosen.get("policies"))
+        return plain.replace(**{**chosen, **fast_settings(plain.setup(), chosen)})
 
     def replace(self, **changes: Unpack[PPOKeywords]) -> "PPOConfig":
         """A copy with `changes`; of the three sizes, those not named follow from those that are."""

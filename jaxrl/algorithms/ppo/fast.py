@@ -49,10 +49,10 @@ def fast_settings(setup: Any, changes: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         UsageError: sizes that are no sizes, or `per_policy` that is no mapping of mappings.
     """
-    given_by_policy = freeze(changes.get("per_policy", {}))
-    per_policy("per_policy", given_by_policy)
-    given_by_policy = {name: dict(given) for name, given in given_by_policy}
-    small_images = _learns_from_small_images(setup, changes, given_by_policy)
+    chosen_by_policy = freeze(changes.get("per_policy", {}))
+    per_policy("per_policy", chosen_by_policy)
+    chosen_by_policy = {name: dict(settings) for name, settings in chosen_by_policy}
+    small_images = _learns_from_small_images(setup, changes, chosen_by_policy)
     sizes = _sizes(changes, SMALL_IMAGE_BATCH if small_images else TARGET_BATCH)
     num_minibatches = SMALL_IMAGE_NUM_MINIBATCHES if small_images else NUM_MINIBATCHES
     total_env_steps = as_count(
@@ -72,25 +72,25 @@ def fast_settings(setup: Any, changes: Mapping[str, Any]) -> dict[str, Any]:
         "fcnet_hiddens": (64, 64),
         "normalize_returns": True,
     }
-    if _has_large_pictures(setup, changes, given_by_policy):
+    if _has_large_pictures(setup, changes, chosen_by_policy):
         chosen["normalize_images"] = True  # of no effect for policies without pictures of bytes
-    common, by_policy = _settings_of_spaces(setup, changes, given_by_policy, total_env_steps)
+    common, by_policy = _settings_of_spaces(setup, changes, chosen_by_policy, total_env_steps)
     chosen = {name: value for name, value in {**chosen, **common}.items() if name not in changes}
     return {**chosen, **sizes, "per_policy": by_policy}
 
 
 def _sizes(changes: Mapping[str, Any], target_batch: int) -> dict[str, int]:
     """num_envs, rollout_length and train_batch_size: those given, and what suits them."""
-    given = {
+    chosen = {
         name: as_count(changes[name]) for name in DEFAULT_SIZES if changes.get(name) is not None
     }
-    for name, size in given.items():
+    for name, size in chosen.items():
         count()(name, size)
-    num_envs = given.get("num_envs", NUM_ENVS)
+    num_envs = chosen.get("num_envs", NUM_ENVS)
     shortest, longest = ROLLOUT_LENGTHS
     length = min(max(target_batch // num_envs, shortest), longest)
     return resolve_sizes(
-        given,
+        chosen,
         {"num_envs": num_envs, "rollout_length": length, "train_batch_size": num_envs * length},
     )
 
@@ -98,17 +98,17 @@ def _sizes(changes: Mapping[str, Any], target_batch: int) -> dict[str, int]:
 def _settings_of_spaces(
     setup: Any,
     changes: Mapping[str, Any],
-    given: Mapping[PolicyId, dict[str, Any]],
+    chosen_by_policy: Mapping[PolicyId, dict[str, Any]],
     total_env_steps: int,
 ) -> tuple[dict[str, Any], dict[PolicyId, dict[str, Any]]]:
-    """(for all policies, by policy): what follows from the spaces, and the policies' `given`.
+    """(for all policies, by policy): what follows from the spaces, and what was chosen by policy.
 
     It stands by policy where the policies differ, without the settings that `changes` has for all.
     """
     env, params = setup.env, setup.env_params
     choices = {}
     for policy, agents in setup.policies.items():
-        settings = {**changes, **given.get(policy, {})}
+        settings = {**changes, **chosen_by_policy.get(policy, {})}
         observation_space = without_mask(env.observation_space(agents[0], params))
         chosen = {
             **_reading(observation_space, settings, total_env_steps),
@@ -119,9 +119,12 @@ def _settings_of_spaces(
         choices[policy] = {name: value for name, value in chosen.items() if name not in changes}
     first, *others = choices.values()
     if all(choice == first for choice in others):
-        return first, {policy: dict(settings) for policy, settings in given.items()}
-    policies = dict.fromkeys([*choices, *given])
-    return {}, {policy: {**choices.get(policy, {}), **given.get(policy, {})} for policy in policies}
+        return first, {policy: dict(settings) for policy, settings in chosen_by_policy.items()}
+    policies = dict.fromkeys([*choices, *chosen_by_policy])
+    return {}, {
+        policy: {**choices.get(policy, {}), **chosen_by_policy.get(policy, {})}
+        for policy in policies
+    }
 
 
 def _reading(space: Space, settings: Mapping[str, Any], total_env_steps: int) -> dict[str, Any]:
@@ -144,17 +147,17 @@ def _critic_can_be_filtered(setup: Any, settings: Mapping[str, Any]) -> bool:
     source = settings.get("critic_observation", OWN)
     if source not in (STATE, ALL_AGENTS):
         return True
-    seen = critic_space(source, setup.env, setup.env_params)
-    return seen is None or isinstance(seen[OBSERVATION], Box)
+    space = critic_space(source, setup.env, setup.env_params)
+    return space is None or isinstance(space[OBSERVATION], Box)
 
 
 def _learns_from_small_images(
-    setup: Any, changes: Mapping[str, Any], given: Mapping[PolicyId, dict[str, Any]]
+    setup: Any, changes: Mapping[str, Any], chosen_by_policy: Mapping[PolicyId, dict[str, Any]]
 ) -> bool:
     """Returns whether the built-in networks of all policies read small images."""
 
     def reads(policy: PolicyId, agent: AgentId) -> bool:
-        settings = {**changes, **given.get(policy, {})}
+        settings = {**changes, **chosen_by_policy.get(policy, {})}
         space = without_mask(setup.env.observation_space(agent, setup.env_params))
         return settings.get("model") is None and _are_small(_images(space), settings)
 
@@ -162,12 +165,12 @@ def _learns_from_small_images(
 
 
 def _has_large_pictures(
-    setup: Any, changes: Mapping[str, Any], given: Mapping[PolicyId, dict[str, Any]]
+    setup: Any, changes: Mapping[str, Any], chosen_by_policy: Mapping[PolicyId, dict[str, Any]]
 ) -> bool:
     """Returns whether some policy reads pictures of bytes that are no small boards."""
     for policy, agents in setup.policies.items():
         images = _images(without_mask(setup.env.observation_space(agents[0], setup.env_params)))
-        settings = {**changes, **given.get(policy, {})}
+        settings = {**changes, **chosen_by_policy.get(policy, {})}
         if any(map(is_byte_picture, images)) and not _are_small(images, settings):
             return True
     return False

@@ -76,11 +76,11 @@ def prepare_rewards(
 def _intrinsic_rewards(spec: PPOSpec, learner: PPOState, trajectory: Trajectory) -> jax.Array:
     """The model's intrinsic rewards, f32[T, E, M], before it learns from this trajectory."""
     policy_spec = spec.policy_spec
-    seen = trajectory.replace(
+    model_trajectory = trajectory.replace(
         obs=policy_spec.read(learner.filter, trajectory.obs, trajectory.inputs),
         next_obs=policy_spec.read_alone(learner.filter, trajectory.next_obs),
     )
-    intrinsic = jnp.asarray(policy_spec.model.intrinsic_reward(learner.params, seen))
+    intrinsic = jnp.asarray(policy_spec.model.intrinsic_reward(learner.params, model_trajectory))
     if intrinsic.shape != trajectory.reward.shape:
         raise UsageError(
             f"intrinsic_reward(params, trajectory) must have the shape "

@@ -119,10 +119,14 @@ def _callback(entry: Any) -> str:
 
 def _network(config: PPOConfig, policy_spec: PolicySpec) -> str:
     memory, critic = _memory(config), policy_spec.critic
-    told = {"lstm_use_prev_action": "its last action", "lstm_use_prev_reward": "what that brought"}
-    told = [words for name, words in told.items() if getattr(config, name)]
-    told += ["which agent it plays"] if config.agent_id_obs else []
-    beside = f", told {' and '.join(told)}" if told else ""
+    inputs = []
+    if config.lstm_use_prev_action:
+        inputs.append("its last action")
+    if config.lstm_use_prev_reward:
+        inputs.append("what that brought")
+    if config.agent_id_obs:
+        inputs.append("which agent it plays")
+    beside = f", told {' and '.join(inputs)}" if inputs else ""
     if config.model is not None:
         return f"network {model_name(config.model)}{beside}"
     layers = " x ".join(map(str, config.fcnet_hiddens)) or "no hidden layer"

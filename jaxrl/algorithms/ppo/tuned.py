@@ -27,22 +27,24 @@ def resolve_tuned(
         plain: a configuration of the environment, without changes.
         changes: settings, nested forms read (`read_settings`).
     """
-    kept = _without_network(tuned, changes)
-    first, given = (_as_dicts(each.get("per_policy", ())) for each in (kept, changes))
-    if first is None or given is None or not (first or given):
-        return kept, dict(changes)  # what is badly formed is refused by its check
-    kept.pop("per_policy", None)
-    defaults = {name: getattr(plain, name) for name in TUNED_NETWORK if name in kept}
-    for policy, settings in given.items():
-        given[policy] = {**defaults, **settings} if CHOOSES_NETWORK & settings.keys() else settings
-    by_policy = dict(given)
+    remaining = _without_network(tuned, changes)
+    first = _as_dicts(remaining.get("per_policy", ()))
+    second = _as_dicts(changes.get("per_policy", ()))
+    if first is None or second is None or not (first or second):
+        return remaining, dict(changes)  # what is badly formed is refused by its check
+    remaining.pop("per_policy", None)
+    defaults = {name: getattr(plain, name) for name in TUNED_NETWORK if name in remaining}
+    for policy, settings in second.items():
+        if CHOOSES_NETWORK & settings.keys():
+            second[policy] = {**defaults, **settings}
+    by_policy = dict(second)
     for policy, settings in _settings_by_policy(plain, first, changes.get("policies")).items():
-        chosen = given.get(policy, {})
+        chosen = second.get(policy, {})
         settings = _without_network(settings, {**changes, **chosen})
         left = {name: settings[name] for name in settings if name not in changes}
         if left:
             by_policy[policy] = {**left, **chosen}
-    return kept, {**changes, "per_policy": by_policy}
+    return remaining, {**changes, "per_policy": by_policy}
 
 
 def _without_network(tuned: Mapping[str, Any], changes: Mapping[str, Any]) -> Settings:
@@ -56,8 +58,8 @@ def _settings_by_policy(plain: Any, by_policy: dict[PolicyId, Settings], policie
     """Settings by the names of those `policies` that play the agents of a tuned policy."""
     if policies is None or not by_policy:
         return by_policy
-    before, now = (each.setup().policies for each in (plain, plain.replace(policies=policies)))
-    names = {frozenset(agents): policy for policy, agents in now.items()}
+    before, after = plain.setup().policies, plain.replace(policies=policies).setup().policies
+    names = {frozenset(agents): policy for policy, agents in after.items()}
     agents_of = {policy: frozenset(before.get(policy, ())) for policy in by_policy}
     return {
         names[agents_of[policy]]: settings

@@ -129,8 +129,8 @@ def _sgd_epochs(
     if spec.always_active:
         (*state, _), steps = jax.lax.scan(step, start, minibatches.indices)
     else:
-        wanted = over_axis(minibatches.num_active, spec.axis_name) > 0
-        (*state, _), steps = scan_some(step, start, minibatches.indices, wanted)
+        has_rows = over_axis(minibatches.num_active, spec.axis_name) > 0
+        (*state, _), steps = scan_some(step, start, minibatches.indices, has_rows)
     return *_unpacked(state), steps
 
 
@@ -151,8 +151,8 @@ def _next_filter(
         as_rows = lambda leaf: active_rows(leaf, trajectory.active).astype(jnp.float32)
         return update(moments, jax.tree.map(as_rows, numbers), weights, spec.axis_name)
 
-    seen = trajectory.obs, trajectory.inputs
-    return spec.policy_spec.next_filter(learner.filter, *seen, with_rows)
+    observed = trajectory.obs, trajectory.inputs
+    return spec.policy_spec.next_filter(learner.filter, *observed, with_rows)
 
 
 def _where(condition: jax.Array, tree: PyTree, other: PyTree) -> PyTree:

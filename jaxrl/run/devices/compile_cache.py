@@ -118,23 +118,23 @@ def trim(root: Path, limit: int) -> None:
     """Removes the entries below `root` that were read longest ago, down to `limit` bytes."""
     with contextlib.suppress(OSError):  # another process trims at the same time
         entries = [(entry.stat(), entry) for entry in root.glob("*/*-cache")]
-        kept = 0
+        size = 0
         for facts, entry in sorted(entries, key=lambda pair: pair[0].st_atime, reverse=True):
-            kept += facts.st_size
-            if kept > limit:
+            size += facts.st_size
+            if size > limit:
                 entry.unlink(missing_ok=True)
 
 
 def remove_cut_entries(folder: Path) -> None:
     """Removes the entries whose end is missing, among those that nobody has looked at before."""
-    entries, known = {entry.name: entry for entry in folder.glob("*-cache")}, set()
+    entries, checked = {entry.name: entry for entry in folder.glob("*-cache")}, set()
     with contextlib.suppress(OSError, ValueError):
-        known = set((folder / WHOLE).read_text(encoding="utf-8").split())
+        checked = set((folder / WHOLE).read_text(encoding="utf-8").split())
     with contextlib.suppress(OSError):  # a folder that is only read
-        for name in entries.keys() - known:
+        for name in entries.keys() - checked:
             if not _is_whole(entries[name].read_bytes()):
                 entries.pop(name).unlink(missing_ok=True)
-        if known != entries.keys():
+        if checked != entries.keys():
             (folder / WHOLE).write_text("\n".join(sorted(entries)), encoding="utf-8")
 
 

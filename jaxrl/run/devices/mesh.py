@@ -42,9 +42,10 @@ def start_jax() -> None:
     except (RuntimeError, AssertionError) as error:
         why = " ".join(str(error).split()) or "no such device, or no plugin for it, is installed"
         platforms = jax.config.jax_platforms
-        told = f"JAX_PLATFORMS={platforms} cannot be used here" if platforms else "JAX cannot start"
+        if not platforms:
+            raise UsageError(f"JAX cannot start: {why:.300}") from None
         raise UsageError(
-            f"{told}: {why:.300}{'; unset it, or set it to cpu' if platforms else ''}"
+            f"JAX_PLATFORMS={platforms} cannot be used here: {why:.300}; unset it, or set it to cpu"
         ) from None
 
 
@@ -89,30 +90,32 @@ def _settled_over(together: Hosts, devices: int | str, config: AlgorithmConfig) 
             "divide"
         )
     if automatic:
-        each = devices_worth_using(config, number * together.cores) // number
+        per_process = devices_worth_using(config, number * together.cores) // number
     else:
-        each = devices // number
-    each = max(1, each)
-    split_cpu(number * each)
+        per_process = devices // number
+    per_process = max(1, per_process)
+    split_cpu(number * per_process)
     here = jax.local_device_count()
-    if automatic and (jax.default_backend() != "cpu" or here < each):
-        each = here
-    if here < each:
+    if automatic and (jax.default_backend() != "cpu" or here < per_process):
+        per_process = here
+    if here < per_process:
         raise UsageError(
-            f"devices={devices} over num_processes={number} are {each} for each; JAX has {here} "
-            "here"
+            f"devices={devices} over num_processes={number} are {per_process} for each; "
+            f"JAX has {here} here"
         )
-    check_devices(config, number * each)
-    return number * each
+    check_devices(config, number * per_process)
+    return number * per_process
 
 
 def mesh_of(number: int, axis: str = AXIS) -> jax.sharding.Mesh:
     """The first `number` devices along one axis, as many of every process."""
-    each = number // jax.process_count()
+    per_process = number // jax.process_count()
     by_process: dict[int, list[jax.Device]] = {}
     for device in jax.devices():
         by_process.setdefault(device.process_index, []).append(device)
-    devices = [device for process in sorted(by_process) for device in by_process[process][:each]]
+    devices = [
+        device for process in sorted(by_process) for device in by_process[process][:per_process]
+    ]
     return jax.make_mesh((number,), (axis,), (AxisType.Auto,), devices=devices)
 
 

@@ -117,7 +117,7 @@ class ActReader:
                 f"{list(batch_shape)}: "
                 "reset() it first"
             )
-        if self.policy_spec.told.prev_reward and agent in self.memory:
+        if self.policy_spec.inputs_spec.prev_reward and agent in self.memory:
             prev_reward = arguments.get("prev_reward", 0.0)
             reward = self._numbers("prev_reward", prev_reward)
             if not np.all(np.abs(reward) <= np.finfo(np.float32).max):
@@ -130,7 +130,7 @@ class ActReader:
 
     def _number_of(self, agent: AgentId | None) -> int:
         """The agent's number among the policy's; 0 where the policy is not told who it plays."""
-        needs_agent = bool(self.policy_spec.told.num_agents)
+        needs_agent = bool(self.policy_spec.inputs_spec.num_agents)
         if agent not in self.agents and (needs_agent or (agent is not None and self.agents)):
             why = ", which is told which one it plays" if needs_agent else ""
             where = f"of policy {self.policy!r}{why}"

@@ -16,20 +16,20 @@ class Thinned:
     def __init__(self):
         self._points: list[tuple[float, Any]] = []
         self._newest: tuple[float, Any] | None = None
-        self._stride, self._seen = 1, 0
+        self._stride, self._count = 1, 0
 
     @property
     def is_due(self) -> bool:
         """True if the next entry is among those kept."""
-        return self._seen % self._stride == 0
+        return self._count % self._stride == 0
 
     def skip(self) -> None:
         """Instead of adding an entry that is not due, where making it costs time."""
-        self._seen += 1
+        self._count += 1
 
     def take_back(self) -> None:
         """The last one skipped was not to be: it comes with `add` after all."""
-        self._seen -= 1
+        self._count -= 1
 
     def add(self, step: float, entry: Any) -> None:
         # A run that resumed from an earlier checkpoint.
@@ -41,7 +41,7 @@ class Thinned:
             if len(self._points) >= MAX_POINTS:
                 del self._points[1::2]
                 self._stride *= 2
-        self._seen += 1
+        self._count += 1
 
     def points(self) -> list[tuple[float, Any]]:
         """(step, entry) of all that are kept, in order."""
@@ -74,7 +74,7 @@ class History(Thinned):
         for row, (_, values) in zip(table, points, strict=True):
             row[: len(values)] = values
         return {
-            name: (steps[known], table[known, column])
+            name: (steps[is_finite], table[is_finite, column])
             for name, column in self._columns.items()
-            for known in [np.isfinite(table[:, column])]
+            for is_finite in [np.isfinite(table[:, column])]
         }

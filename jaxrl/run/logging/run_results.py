@@ -57,14 +57,14 @@ class TrainerResults(RunResults):
     """The results of a trainer, from its log, or from its memory where it writes none."""
 
     @cached_property
-    def _kept(self) -> Thinned:
+    def _by_step(self) -> Thinned:
         return Thinned()
 
     def keep_results(self, results: list[Result]) -> None:
         """Remembers a chunk's results, where no log has them."""
         if not self._has_log:
             for result in results:
-                self._kept.add(result[ENV_STEPS], result)
+                self._by_step.add(result[ENV_STEPS], result)
 
     def results(self) -> list[Result]:
         """The result of every iteration so far, as in `metrics.jsonl`, the oldest first.
@@ -73,7 +73,7 @@ class TrainerResults(RunResults):
         made.
         """
         if not self._has_log:
-            return [result for _, result in self._kept.points()]
+            return [result for _, result in self._by_step.points()]
         self.keeping.hurry()
         return read_results(self.run_dir / METRICS)
 

@@ -71,9 +71,11 @@ class CsvLines(Logger):
     def _tell_left_out(self, rows: list[dict[str, Any]]) -> None:
         if self._left_out:
             return
-        known = set(self._columns)
+        columns = set(self._columns)
         numbers = [(name, value) for row in rows for name, value in row.items()]
-        new = {name for name, value in numbers if name not in known and not isinstance(value, list)}
+        new = {
+            name for name, value in numbers if name not in columns and not isinstance(value, list)
+        }
         if new:
             self._left_out = True
             more = f" and {len(new) - 1} more" if len(new) > 1 else ""
@@ -105,9 +107,9 @@ def append(path: Path, pieces: Iterable[bytes]) -> None:
 
 
 def start_after(
-    path: Path, kept: Callable[[bytes], bool], anew: bool = False, num_head_lines: int = 0
+    path: Path, is_kept: Callable[[bytes], bool], anew: bool = False, num_head_lines: int = 0
 ) -> None:
-    """Ends the file after its last whole line that is `kept`; makes it where there is none.
+    """Ends the file after its last whole line that `is_kept` accepts; makes it where there is none.
 
     Read from its end, since lines are in order and most stay: a resume costs the same after any
     length. And cut in
@@ -125,7 +127,7 @@ def start_after(
                 while end > begin:
                     line_begin = max(text.rfind(b"\n", begin, end - 1) + 1, begin)
                     line = text[line_begin:end]
-                    if line.endswith(b"\n") and kept(line):
+                    if line.endswith(b"\n") and is_kept(line):
                         break
                     end = line_begin
         file.truncate(end)

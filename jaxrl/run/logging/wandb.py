@@ -34,14 +34,14 @@ class Wandb(Logger):
         import wandb
 
         self._wandb, self._thin = wandb, Downsampler()
-        kept = run.folder / "wandb_run_id"
-        if run.iteration == 0 or not kept.exists():
-            own_files.write_text(kept, secrets.token_hex(4))
+        id_file = run.folder / "wandb_run_id"
+        if run.iteration == 0 or not id_file.exists():
+            own_files.write_text(id_file, secrets.token_hex(4))
         self._run = wandb.init(
             project=os.environ.get("WANDB_PROJECT", "jaxrl"),
             dir=str(run.folder),
             name=run.folder.name,
-            id=_known_id(kept),
+            id=_known_id(id_file),
             resume="allow",
             config=settings_of(run.config),
         )

@@ -174,16 +174,16 @@ def _ask_for_json_once() -> None:
     """
     import tensorstore
 
-    spec_class, known = tensorstore.KvStore.Spec, {}
+    spec_class, answers = tensorstore.KvStore.Spec, {}
     to_json = spec_class.to_json
 
     def remembered(spec: Any, *args: Any, **kwargs: Any) -> Any:
         asked = repr((spec, args, kwargs))
-        answer = known.get(asked)
+        answer = answers.get(asked)
         if answer is None:
             answer = to_json(spec, *args, **kwargs)
-            known.clear()  # the latest folder alone is asked for again
-            known[asked] = answer
+            answers.clear()  # the latest folder alone is asked for again
+            answers[asked] = answer
         return copy.deepcopy(answer)
 
     spec_class.to_json = remembered

@@ -72,7 +72,7 @@ def read_config(
     *,
     to_play: str | bool = False,
     opponent: str | None = None,
-    given: Mapping[str, Any] | None = None,
+    changes: Mapping[str, Any] | None = None,
     trust: bool = False,
 ) -> Any:
     """The configuration of `config_facts`.
@@ -92,7 +92,7 @@ def read_config(
         UsageError: a setting was an object, or is unknown to this version; a name that is not
             allowed without `trust`, or does not lead to an object of its kind.
     """
-    given = dict(given or {})
+    changes = dict(changes or {})
     values, objects = _checked_facts(facts)
     alone = to_play if isinstance(to_play, str) else None
     if to_play:
@@ -110,10 +110,10 @@ def read_config(
             values["callbacks"] = [entry for entry in entries if entry not in refused]
     if alone:
         overrides = values.get("per_policy", {}).get(alone, {})
-        values["per_policy"] = {alone: {**overrides, **given}} if overrides or given else {}
+        values["per_policy"] = {alone: {**overrides, **changes}} if overrides or changes else {}
     else:
-        values |= given
-    if refused := _first_object(values, objects, given, alone):
+        values |= changes
+    if refused := _first_object(values, objects, changes, alone):
         again = "model" if refused == "model" and alone else "config"
         raise UsageError(
             f"the run's {refused} was an object, {brief(_saved_value(facts, refused))}, which no "
@@ -121,7 +121,7 @@ def read_config(
             f"pass it again in Python, {call}(RUN, {again}=...)"
         )
     config_class = read_class(facts.get("config_class"), call, trust=trust)
-    others = {*given, "env"} if alone else set(given)
+    others = {*changes, "env"} if alone else set(changes)
     check_names(
         config_class, _without(values, others) if alone else _kept(values, others), trust=trust
     )
@@ -188,7 +188,7 @@ def function_of_env(facts: Mapping[str, Any]) -> str | None:
     return text if isinstance(found, FunctionType) else None
 
 
-def import_named(config: Any, given: Collection[str]) -> None:
+def import_named(config: Any, names: Collection[str]) -> None:
     """Imports what a configuration read from a file names, before more modules can be found.
 
     Args:
@@ -198,7 +198,7 @@ def import_named(config: Any, given: Collection[str]) -> None:
         UsageError: there is no such thing, or it is of another kind.
     """
     kinds = {field.name: field.metadata.get("kind") for field in dataclasses.fields(config)}
-    for path, text in _texts(freeze(_kept(config.to_dict(), set(given)))):
+    for path, text in _texts(freeze(_kept(config.to_dict(), set(names)))):
         kind = kinds.get(path.rpartition(".")[2])
         if kind is ENVIRONMENT:
             constructor_of(text)
@@ -365,12 +365,13 @@ def _checked_facts(facts: dict[str, Any]) -> tuple[dict[str, Any], set[str]]:
 
 def _without(values: Mapping[str, Any], names: set[str]) -> dict[str, Any]:
     """The settings but these, of policies as well."""
-    kept = _kept(values, names)
-    if kept.get("per_policy"):
-        kept["per_policy"] = {
-            policy: _without(overrides, names) for policy, overrides in kept["per_policy"].items()
+    remaining = _kept(values, names)
+    if remaining.get("per_policy"):
+        remaining["per_policy"] = {
+            policy: _without(overrides, names)
+            for policy, overrides in remaining["per_policy"].items()
         }
-    return kept
+    return remaining
 
 
 def _kept(values: Mapping[str, Any], names: set[str]) -> dict[str, Any]:
@@ -378,12 +379,12 @@ def _kept(values: Mapping[str, Any], names: set[str]) -> dict[str, Any]:
 
 
 def _first_object(
-    values: Mapping[str, Any], objects: set[str], given: Mapping[str, Any], alone: str | None
+    values: Mapping[str, Any], objects: set[str], changes: Mapping[str, Any], alone: str | None
 ) -> str | None:
     """The first needed setting that was an object; with `alone`, of the policy that plays."""
     for path in sorted(objects):
         policy, _, name = path.removeprefix("per_policy.").rpartition(".")
-        if (alone and name == "env") or (name in given and (alone or not policy)):
+        if (alone and name == "env") or (name in changes and (alone or not policy)):
             continue
         there = values.get("per_policy", {}).get(policy, {}) if policy else values
         if name in there:

@@ -64,9 +64,9 @@ def _typed(name: str, old: jax.Array, value: Any) -> jax.Array:
     return jnp.asarray(array, old.dtype)
 
 
-def _is_kind(dtype: np.dtype, wanted: np.dtype) -> bool:
+def _is_kind(dtype: np.dtype, target: np.dtype) -> bool:
     """Returns whether values may take another type: bools stay bools, reals stay real."""
-    if jnp.issubdtype(wanted, jnp.bool_):
+    if jnp.issubdtype(target, jnp.bool_):
         return jnp.issubdtype(dtype, jnp.bool_)
     return jnp.issubdtype(dtype, jnp.integer) or jnp.issubdtype(dtype, jnp.floating)
 

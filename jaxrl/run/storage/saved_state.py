@@ -80,7 +80,7 @@ def restore(
     fresh = (*fresh, *new_pool)
     if algorithm.plays_outside:
         held = Fresh(OUTSIDE, f"it does not hold the episodes of {facts['env_name']}")
-        envs, fresh = None, (held, *(each for each in fresh if each.part != ENVIRONMENTS))
+        envs, fresh = None, (held, *(part for part in fresh if part.part != ENVIRONMENTS))
     sizes = saved.facts["num_env_steps"], facts["num_env_steps"]
     if sizes[0] != sizes[1]:
         reason = f"num_env_steps {sizes[0]} there and {sizes[1]} here"
@@ -128,8 +128,8 @@ def fresh_line(fresh: tuple[Fresh, ...], saved: dict[str, Any], current: dict[st
     elif changed or current["objects"]:
         why = f"resumed with other {', '.join(changed) or 'objects'}"
     parts = " and ".join(part for part, _ in fresh)
-    kept = "weights, optimiser states, filters and counts are kept"
-    return f"{why}: {parts} start from scratch; {kept}"
+    rest = "weights, optimiser states, filters and counts are kept"
+    return f"{why}: {parts} start from scratch; {rest}"
 
 
 def changed_settings(saved: dict[str, Any], current: dict[str, Any]) -> list[str]:
@@ -247,16 +247,16 @@ def _opponents(
     if pool is None:
         return None, ()
     where = f"checkpoint {saved.path}"
-    before, now = (each["config"].get("opponents") for each in (saved.facts, facts))
-    if before is None:
+    saved_pool, current_pool = (run["config"].get("opponents") for run in (saved.facts, facts))
+    if saved_pool is None:
         begun = pool.init(learners[pool.group].weights)
         return begun, (Fresh(OPPONENTS, "the run had no pool of them"),)
-    names = [list((settings or {}).get("fixed", {})) for settings in (before, now)]
+    names = [list((settings or {}).get("fixed", {})) for settings in (saved_pool, current_pool)]
     if names[0] != names[1]:
         raise UsageError(
             f"{where} does not fit: its pool has the fixed opponents {names[0]} and not {names[1]}"
         )
-    sizes = [(each or {}).get("size", OpponentPool.size) for each in (before, now)]
+    sizes = [(pool or {}).get("size", OpponentPool.size) for pool in (saved_pool, current_pool)]
     if sizes[0] != sizes[1]:
         raise UsageError(
             f"{where} does not fit: its pool of opponents has size={sizes[0]} and not {sizes[1]}"
@@ -302,8 +302,8 @@ def _is_same_environment(saved: dict[str, Any], current: dict[str, Any]) -> bool
     names = [{facts["env_name"]} for facts in (saved, current)]
     if not any("env" in facts["objects"] for facts in (saved, current)):
         names = [
-            known | {facts["config"].get("env")}
-            for known, facts in zip(names, (saved, current), strict=True)
+            env_names | {facts["config"].get("env")}
+            for env_names, facts in zip(names, (saved, current), strict=True)
         ]
     return bool((names[0] & names[1]) - {None})
 

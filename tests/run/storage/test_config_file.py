@@ -140,7 +140,7 @@ def test_what_is_read_back_by_name_is_made_as_it_was():
     assert config.setup().env.env == Corridor(length=5.0)
     given = config.policy_spec(
         "default_policy", Corridor().observation_space(), Corridor().action_space()
-    ).model.given
+    ).model.inner
     assert given == Net(width=16)
 
 
@@ -206,7 +206,7 @@ def test_objects_that_playing_does_without_are_left_out_for_playing_alone(where)
 
 def test_what_the_user_gives_stands_in_place_of_what_the_file_says():
     facts = facts_of(callbacks=Counter(), lr=1e-3)
-    assert read(facts, given={"callbacks": "x:Y"}) == PPOConfig(
+    assert read(facts, changes={"callbacks": "x:Y"}) == PPOConfig(
         env="arena", lr=1e-3, callbacks="x:Y"
     )
 

@@ -244,7 +244,7 @@ def test_a_network_that_has_since_moved_to_its_environments_is_found_there(forme
     assert MODEL in (path / "config.json").read_text()
     policy = load_policy(path, "pursuer_1")
     module = "jaxrl.envs.networks.rotation_network"
-    assert type(policy.policy_spec.model.given).__module__ == module
+    assert type(policy.policy_spec.model.inner).__module__ == module
     present = {"pursuer_1": {"model": MODEL.replace("jaxrl.models", "jaxrl.envs.networks")}}
     config = jaxrl.PPOConfig(**{**RUNS["turned"], "per_policy": present}, conv_channels="last")
     with Trainer.from_checkpoint(path, config=config, quiet=True, strict=True, stop={}) as trainer:
