@@ -3,7 +3,6 @@
 `make("craftax:Craftax-Classic-Symbolic-v1")` makes one; arguments are the fields of its parameters.
 """
 
-import dataclasses
 import functools
 from collections.abc import Callable, Mapping
 from functools import cached_property
@@ -21,6 +20,7 @@ from jaxrl.adapters.wrapping import (
     imported,
     made_by,
 )
+from jaxrl.core.fields import field_values
 from jaxrl.core.spaces import Box, Discrete, Space
 from jaxrl.core.types import PyTree
 
@@ -38,7 +38,7 @@ NAMES = tuple(
 def constructor(name: str) -> Maker:
     """The constructor of Craftax's environment `name`."""
     params = make_craftax_env_from_name(name, auto_reset=False).default_params
-    defaults = {field.name: getattr(params, field.name) for field in dataclasses.fields(params)}
+    defaults = field_values(params)
     del defaults["fractal_noise_angles"]  # tuples of angles
     return Maker(functools.partial(_named, name), defaults)
 

@@ -19,6 +19,7 @@ from jax.experimental import io_callback
 from jaxrl.adapters.wrapping import TERMINATES, TRUNCATES, Maker, constructors, imported
 from jaxrl.core.batched_env import BatchedEnvironment
 from jaxrl.core.errors import UsageError, reason_of
+from jaxrl.core.fields import without
 from jaxrl.core.spaces import Box, Dict, Discrete, Space
 from jaxrl.core.types import PyTree
 
@@ -45,7 +46,7 @@ STALE = (
 def constructor(name: str) -> Maker:
     """The constructor of EnvPool's environment `name`."""
     config = _made(name, envpool.make_spec, name).config._asdict()
-    arguments = {key: value for key, value in config.items() if key not in NOT_ARGUMENTS}
+    arguments = without(config, NOT_ARGUMENTS)
     return Maker(functools.partial(EnvPool, name), arguments)
 
 

@@ -36,6 +36,7 @@ from jaxrl.adapters.wrapping import (
     without_limit,
 )
 from jaxrl.core.errors import UsageError
+from jaxrl.core.fields import without
 from jaxrl.core.spaces import Box, Discrete, MultiDiscrete, Space, box_of, space_of
 from jaxrl.core.types import ALL, DEFAULT_POLICY, AgentId, PyTree
 
@@ -211,16 +212,14 @@ def constructor(name: str) -> Maker:
         why = next(why for begin, why in REFUSED.items() if name.startswith(begin))
         raise UsageError(f"jaxmarl environment {name!r} {why}")
     arguments = _arguments(jaxmarl.make(name))
-    arguments = {
-        argument: arguments[argument] for argument in arguments if argument not in family.refused
-    }
+    arguments = without(arguments, family.refused)
     if name.startswith("overcooked"):
         arguments[SHAPED] = 0.0
     return Maker(functools.partial(_named, name, family), arguments, dict([family.named]))
 
 
 def _named(name: str, family: Family, time_limit: str = TRUNCATES, **args: Any) -> "JaxMARL":
-    class_args = {key: value for key, value in args.items() if key != SHAPED}
+    class_args = without(args, {SHAPED})
     argument, values = family.named
     if argument in class_args:
         class_args[argument] = values[class_args[argument]]

@@ -27,6 +27,7 @@ from jaxrl.adapters.wrapping import (
     raw_key,
 )
 from jaxrl.core.errors import UsageError
+from jaxrl.core.fields import field_values
 from jaxrl.core.spaces import Box, Discrete, MultiDiscrete, Space, box_of, space_of
 from jaxrl.core.types import PyTree
 
@@ -158,7 +159,7 @@ class MaskedJumanji(Jumanji):
 def _by_name(obs: PyTree) -> PyTree:
     """Named tuples and dataclasses as dicts."""
     if dataclasses.is_dataclass(obs):
-        fields = {field.name: getattr(obs, field.name) for field in dataclasses.fields(obs)}
+        fields = field_values(obs)
     elif hasattr(obs, "_asdict"):
         fields = obs._asdict()
     else:

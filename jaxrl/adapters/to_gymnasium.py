@@ -25,7 +25,7 @@ from jaxrl.adapters.to_numpy import (
     require_started,
 )
 from jaxrl.core.errors import UsageError
-from jaxrl.core.fields import count, flag, one_of, takes
+from jaxrl.core.fields import count, flag, one_of, takes, without
 from jaxrl.core.outside_env import is_outside
 from jaxrl.core.registry import make_with
 from jaxrl.core.types import PyTree
@@ -267,7 +267,7 @@ class GymnasiumVectorEnv:
     def _info(self, results: ManySteps, ended: np.ndarray) -> dict[str, Any]:
         """Gymnasium's: a value "name" for each environment, and "_name", whether it has one."""
         everywhere = np.ones(self.num_envs, bool)
-        env_info = {name: value for name, value in results.raw.info.items() if name != "active"}
+        env_info = without(results.raw.info, {"active"})
         if self._mode == NEXT_STEP:
             info = _vector_info(env_info, ~self._ended)
         elif self._mode == SAME_STEP and ended.any():

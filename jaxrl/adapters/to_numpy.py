@@ -26,6 +26,7 @@ from jaxrl.core.env import (
 from jaxrl.core.env_contract import require_environment, require_params, require_trainable
 from jaxrl.core.errors import UsageError, brief, is_installed
 from jaxrl.core.fast_prng import to_fast_key, to_standard_key
+from jaxrl.core.fields import without
 from jaxrl.core.number_types import NotHeldError, as_type
 from jaxrl.core.outside_env import refuse_outside
 from jaxrl.core.registry import make, of_library
@@ -388,7 +389,7 @@ def plain(values: PyTree) -> PyTree:
 
 def plain_info(info: dict[str, Any]) -> dict[str, Any]:
     """The info of a step without the parts that its other results contain; scalars as numbers."""
-    info = {name: value for name, value in info.items() if name != "active"}
+    info = without(info, {"active"})
     return jax.tree.map(lambda leaf: leaf[()] if np.ndim(leaf) == 0 else leaf, info)
 
 

@@ -21,7 +21,7 @@ from jaxrl.adapters.to_numpy import as_actions, by_agent, derived, require_start
 from jaxrl.adapters.to_pettingzoo import PettingZooEnv, leaving, no_action
 from jaxrl.core.env import MultiAgentEnvironment, acting_agents, agents_may_wait, is_stacked
 from jaxrl.core.errors import UsageError, brief, one_line
-from jaxrl.core.fields import count, takes
+from jaxrl.core.fields import count, only, takes
 from jaxrl.core.spaces import Space, is_tree
 from jaxrl.core.types import ALL, AgentId, PyTree
 
@@ -149,7 +149,7 @@ class RllibEnv(PettingZooEnv):
 
 
 def _of(agents: Iterable[AgentId], values: ByAgent) -> ByAgent:
-    return {agent: value for agent, value in values.items() if agent in agents}
+    return only(values, agents)
 
 
 # ---- many environments

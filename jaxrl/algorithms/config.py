@@ -40,10 +40,13 @@ from jaxrl.core.fields import (
     check_all,
     checked,
     count,
+    field_names,
+    field_values,
     frozen_fields,
     pairs,
     setting,
     unknown_setting,
+    without,
 )
 from jaxrl.core.ignored_parts import ignoring
 from jaxrl.core.registry import ENVIRONMENT, environment_of, make_with, registered
@@ -130,7 +133,7 @@ class RolloutSettings:
 
 
 def _names(settings: type) -> frozenset[str]:
-    return frozenset(field.name for field in dataclasses.fields(settings))
+    return frozenset(field_names(settings))
 
 
 class Setup(NamedTuple):
@@ -214,7 +217,7 @@ class AlgorithmConfig(NetworkSettings, ActingSettings, TaskSettings, RolloutSett
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values by name; `from_dict` gives the same configuration."""
-        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        values = field_values(self)
         values["env_args"] = dict(self.env_args)
         if self.opponents is not None:
             values["opponents"] = self.opponents.to_dict()
@@ -225,7 +228,7 @@ class AlgorithmConfig(NetworkSettings, ActingSettings, TaskSettings, RolloutSett
 
     def replace(self, **changes: Any) -> Self:
         """A copy with `changes`; of the three sizes, those not named follow from those that are."""
-        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        values = field_values(self)
         by_policy_given = "per_policy" in changes
         changes = read_settings(changes, NETWORK, type(self).__name__)
         if "per_policy" in changes and not by_policy_given:  # of PolicySpecs
@@ -260,13 +263,13 @@ class AlgorithmConfig(NetworkSettings, ActingSettings, TaskSettings, RolloutSett
                 of it.
         """
         policies = self.setup().policies
-        common = {name: value for name, value in overrides.items() if name not in policies}
+        common = without(overrides, policies)
         by_policy = {policy: overrides.get(policy, {}) for policy in policies}
         self._check_overrides(common, by_policy)
         configs = {}
         for policy in policies:
             held = self._settings_of(policy)
-            changes = {name: value for name, value in common.items() if name not in held}
+            changes = without(common, held)
             changes |= by_policy[policy]
             self._check_are_numbers(changes)
             configs[policy] = self.for_policy(policy).replace(**changes)

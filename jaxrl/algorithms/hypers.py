@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from jaxrl.core.fields import field_names
 from jaxrl.core.types import PolicyId, PyTree
 
 
@@ -40,7 +41,7 @@ def with_all_numbers(config_class: type) -> type:
     So a setting marked `traced` is all that a coefficient of a subclass needs.
     """
     hypers_class = config_class.hypers_class
-    declared = {field.name for field in dataclasses.fields(hypers_class)}
+    declared = set(field_names(hypers_class))
     missing = [name for name in config_class.numbers() if name not in declared]
     if not missing:
         return hypers_class

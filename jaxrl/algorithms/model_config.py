@@ -8,7 +8,7 @@ import jax
 
 from jaxrl.algorithms import rllib_values, validators
 from jaxrl.core.errors import UsageError
-from jaxrl.core.fields import count, flag, number, one_of, setting
+from jaxrl.core.fields import count, field_names, flag, number, one_of, setting
 from jaxrl.core.program_spaces import action_space_inside
 from jaxrl.core.spaces import Box, Dict, Space, tree_of
 from jaxrl.models.attention import Attention
@@ -172,7 +172,7 @@ class NetworkSettings:
     )
 
 
-NETWORK = tuple(field.name for field in dataclasses.fields(NetworkSettings))
+NETWORK = tuple(field_names(NetworkSettings))
 # What `model` has no use for, or is refused beside.
 BUILT_IN = frozenset(NETWORK) - {"model", "max_seq_len"}
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from jaxrl.core import words
 from jaxrl.core.errors import UsageError, brief, unknown_name
-from jaxrl.core.fields import count, freeze, number, one_of, pairs, text
+from jaxrl.core.fields import count, field_names, freeze, number, one_of, pairs, text, without
 from jaxrl.core.trust import Kind, name_of, parse_name
 from jaxrl.core.types import PolicyId
 
@@ -111,7 +111,7 @@ def as_pool(name: str, value: Any) -> OpponentPool | None:
     if isinstance(value, str) or not isinstance(value, tuple):
         raise UsageError(f"{name}={brief(value)} must be a jaxrl.OpponentPool or its arguments")
     pairs("{name: value}")(name, value)
-    allowed = [field.name for field in dataclasses.fields(OpponentPool)]
+    allowed = field_names(OpponentPool)
     for argument, _ in value:
         if argument not in allowed:
             raise unknown_name("argument", argument, allowed, f"of {name}")
@@ -124,7 +124,7 @@ def pool_of_words(name: str, texts: Sequence[str]) -> dict[str, Any] | None:
         return None
     arguments = words.pairs(name, texts)
     fixed = {path: value for path, value in arguments.items() if path.startswith("fixed.")}
-    others = {path: value for path, value in arguments.items() if path not in fixed}
+    others = without(arguments, fixed)
     named = {path.removeprefix("fixed."): value for path, value in fixed.items()}
     return {**others, "fixed": named} if named else others
 
@@ -140,9 +140,7 @@ def for_opponent(saved: Any, opponent: str) -> tuple[Any, bool]:
         return saved, False
     functions = {name for name, entry in fixed.items() if _names_code(entry)}
     playing = functions if opponent == EVERYBODY else functions & {opponent}
-    needed = {
-        name: RANDOM if name in functions - playing else entry for name, entry in fixed.items()
-    }
+    needed = {**fixed, **dict.fromkeys(functions - playing, RANDOM)}
     return {**saved, "fixed": needed}, bool(playing)
 
 
@@ -161,7 +159,7 @@ def _nameable(name: str, entry: Any) -> Any:
         return entry
     if not ACT.fits(entry):
         raise UsageError(
-            f"opponents: {name}={brief(entry)} must be {RANDOM!r}, {ACT.description}, "
+            f"opponents: {name}={brief(entry)} must be {RANDOM!r}, {ACT.allowed}, "
             "module:function, or a run's folder"
         )
     takes_mask(name, entry)
@@ -184,6 +182,5 @@ def takes_mask(name: str, function: Callable) -> bool:
             return len(arguments) == 3
         except TypeError:
             pass
-    raise UsageError(
-        f"opponents: {name} must be {ACT.description}, not {function.__name__}{signature}"
-    )
+    what = f"{function.__name__}{signature}"
+    raise UsageError(f"opponents: {name} must be {ACT.allowed}, not {what}")

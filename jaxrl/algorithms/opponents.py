@@ -22,6 +22,7 @@ from jaxrl.algorithms.opponent_settings import (
     takes_mask,
 )
 from jaxrl.core.errors import UsageError, brief, reason_of, unknown_name
+from jaxrl.core.fields import field_names
 from jaxrl.core.program_spaces import action_from_program, mask_length
 from jaxrl.core.spaces import Box, Space, is_tree, tree_of
 from jaxrl.core.trust import load, parse_name
@@ -389,7 +390,7 @@ def _check_alike(rollout_spec: RolloutSpec, policy: PolicyId, copied: PolicyId) 
         group, _ = rollout_spec.grouping.locate(name)
         specs.append(rollout_spec.policy_specs[group])
     names = ["observation_space", "action_space"]  # first: networks depend on them
-    names += [field.name for field in dataclasses.fields(PolicySpec)]
+    names += field_names(PolicySpec)
     for name in names:
         if name == "exploration":  # a learner may explore where its opponents do not
             continue

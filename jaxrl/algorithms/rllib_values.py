@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from jaxrl.core.errors import UsageError, brief
-from jaxrl.core.fields import unknown_setting
+from jaxrl.core.fields import unknown_setting, without
 
 ACTIVATIONS = {"swish": "silu", None: "linear"}  # RLlib's other names
 SPEC = ("policy_class", "observation_space", "action_space", "config")  # of RLlib's PolicySpec
@@ -44,16 +44,13 @@ def read_settings(
 
 def merged_by_policy(first: Any, second: Any) -> Any:
     """Settings by policy, `second` on top of `first`; `second` alone if it is badly formed."""
+    merged: dict[Any, dict[str, Any]] = {}
     try:
-        first, second = (
-            {policy: dict(values) for policy, values in dict(settings).items()}
-            for settings in (first, second)
-        )
+        for by_policy in (first, second):
+            for policy, values in dict(by_policy).items():
+                merged[policy] = {**merged.get(policy, {}), **dict(values)}
     except (TypeError, ValueError):  # which the check of per_policy refuses by name
         return second
-    merged = {
-        policy: {**first.get(policy, {}), **second.get(policy, {})} for policy in [*first, *second]
-    }
     return {policy: values for policy, values in merged.items() if values}
 
 
@@ -107,7 +104,7 @@ def _without_nested_model(
     """`changes`, and in place of a mapping `model` what it holds."""
     if not isinstance(changes.get("model"), Mapping):
         return dict(changes)
-    settings = {name: value for name, value in changes.items() if name != "model"}
+    settings = without(changes, {"model"})
     nested = changes["model"]
     for name, value in nested.items():
         if name not in network:

@@ -33,9 +33,7 @@ def devices_worth_using(config: AlgorithmConfig, cores: int) -> int:
         return 1
     configs = [config.for_policy(policy) for policy in config.setup().policies]
     number = 1
-    while 2 * number <= cores and all(
-        _is_worth(policy_config, 2 * number) for policy_config in configs
-    ):
+    while 2 * number <= cores and all(_is_worth(settings, 2 * number) for settings in configs):
         number *= 2
     return number
 
@@ -47,17 +45,15 @@ def check_devices(config: AlgorithmConfig, number: int) -> None:
     if has_outside_state(config.setup().env) and number > 1:
         raise UsageError(f"devices={number}: {config.env_name} trains on one device, beside a pool")
     for policy in config.setup().policies:
-        policy_config = config.for_policy(policy)
-        if not _has_minibatches(policy_config):
-            if policy_config.num_envs % number:
-                raise UsageError(
-                    f"devices={number} does not divide num_envs={policy_config.num_envs}"
-                )
-        elif blocks_of(policy_config) % number:
+        settings = config.for_policy(policy)
+        if not _has_minibatches(settings):
+            if settings.num_envs % number:
+                raise UsageError(f"devices={number} does not divide num_envs={settings.num_envs}")
+        elif blocks_of(settings) % number:
             raise UsageError(
-                f"devices={number} does not divide shuffle_blocks={blocks_of(policy_config)} of "
-                f"policy {policy!r}, which must divide num_envs={policy_config.num_envs} and "
-                f"minibatch_size={policy_config.minibatch_size}"
+                f"devices={number} does not divide shuffle_blocks={blocks_of(settings)} of "
+                f"policy {policy!r}, which must divide num_envs={settings.num_envs} and "
+                f"minibatch_size={settings.minibatch_size}"
             )
 
 

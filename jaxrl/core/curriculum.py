@@ -18,7 +18,7 @@ from jaxrl.core.env import (
 )
 from jaxrl.core.errors import UsageError, brief, explained, unknown_name
 from jaxrl.core.exact_sums import add
-from jaxrl.core.fields import count, freeze, least_count, number
+from jaxrl.core.fields import count, field_names, freeze, least_count, number
 from jaxrl.core.task_distributions import Randomization
 from jaxrl.core.tasks import (
     DRAW,
@@ -157,9 +157,8 @@ def resolve_curriculum(entry: Any) -> Curriculum:
         UsageError: no such class, one of another kind, or arguments missing.
     """
     if not isinstance(entry, str) and not CURRICULUM.fits(entry):
-        raise UsageError(
-            f"curriculum={brief(entry)} must be {CURRICULUM.description}, or module:Class"
-        )
+        what = f"{CURRICULUM.allowed}, or module:Class"
+        raise UsageError(f"curriculum={brief(entry)} must be {what}")
     return maker(CURRICULUM, entry)()
 
 
@@ -239,7 +238,7 @@ def with_curriculum(env: MultiAgentEnvironment, params: PyTree, entry: Any) -> A
 def _check_levels(levels: Sequence[Mapping[str, Any]], params: PyTree) -> None:
     """Refuses a level that names a field that is not in `params`, or a value that does not fit."""
     what = "curriculum LevelsBySuccess"
-    fields = [field.name for field in dataclasses.fields(params)]
+    fields = field_names(params)
     for level in levels:
         for name, value in level.items():
             if name not in fields:
@@ -265,7 +264,7 @@ def _check_forms(curriculum: Curriculum, env: MultiAgentEnvironment, params: PyT
     task = call("task", key, memory, params)
     if not isinstance(task, Mapping) or not task:
         raise UsageError(f"{name}: task must return {{field: value}}, not {brief(task)}")
-    fields = [field.name for field in dataclasses.fields(params)]
+    fields = field_names(params)
     tasks = getattr(env, "tasks", None)
     drawn = dict(tasks.drawn) if isinstance(tasks, Randomization) else ()
     for field, value in task.items():

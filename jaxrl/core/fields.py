@@ -5,7 +5,7 @@ import functools
 import inspect
 import math
 import textwrap
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Container, Hashable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -304,7 +304,7 @@ def checked(
     """
 
     def decorate(cls: type[C]) -> type[C]:
-        declared = [field.name for field in dataclasses.fields(cls)]
+        declared = field_names(cls)
         look = f"help(jaxrl.{cls.__name__}) explains all {len(declared)}"
         look += ", and --help on the command line"
         names = frozenset((*declared, *also, *in_python))
@@ -445,3 +445,23 @@ def check_all(config: Any) -> None:
     for field in dataclasses.fields(config):
         if field.metadata.get("check") is not None:
             field.metadata["check"](field.name, getattr(config, field.name))
+
+
+def only(values: Mapping[str, Any], names: Container[str]) -> dict[str, Any]:
+    """The entries of `values` whose names are in `names`."""
+    return {name: value for name, value in values.items() if name in names}
+
+
+def without(values: Mapping[str, Any], names: Container[str]) -> dict[str, Any]:
+    """The entries of `values` whose names are not in `names`."""
+    return {name: value for name, value in values.items() if name not in names}
+
+
+def field_values(instance: Any) -> dict[str, Any]:
+    """The fields of a dataclass by name, not copied and not converted."""
+    return {field.name: getattr(instance, field.name) for field in dataclasses.fields(instance)}
+
+
+def field_names(dataclass: Any) -> list[str]:
+    """The names of the fields of a dataclass, or of an object of one."""
+    return [field.name for field in dataclasses.fields(dataclass)]

@@ -6,6 +6,8 @@ Worker processes use this module, so it must not import JAX.
 from collections.abc import Mapping
 from typing import Any
 
+from jaxrl.core.fields import without
+
 MASK = "action_mask"
 ALONE = ({"observation"}, {"observations"})  # names of what is left beside a mask: it is meant
 
@@ -15,5 +17,5 @@ def beside_mask(parts: Mapping[str, Any]) -> Any:
 
     A single part of one of the usual names is returned itself.
     """
-    rest = {name: part for name, part in parts.items() if name != MASK}
+    rest = without(parts, {MASK})
     return next(iter(rest.values())) if rest.keys() in ALONE else rest

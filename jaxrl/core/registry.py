@@ -35,7 +35,7 @@ from jaxrl.core.errors import (
     nearest,
     unknown_name,
 )
-from jaxrl.core.fields import FLOAT32, as_count, as_number, takes, text
+from jaxrl.core.fields import FLOAT32, as_count, as_number, field_values, only, takes, text, without
 from jaxrl.core.python_kinds import OF_JAX, by_keywords, kind_of
 from jaxrl.core.spaces import Space
 from jaxrl.core.task_distributions import (
@@ -79,7 +79,7 @@ def _is_constructor(found: Any) -> bool:
 
 # What users may name in their call. A file may not name a function, which may do anything.
 CONSTRUCTOR = dataclasses.replace(
-    ENVIRONMENT, description="a class or a function that makes an environment", fits=_is_constructor
+    ENVIRONMENT, allowed="a class or a function that makes an environment", fits=_is_constructor
 )
 
 OUR_ENVIRONMENTS = Path(__file__).parents[1] / "envs"
@@ -129,8 +129,7 @@ def environments_in(folder: Path, package: str) -> dict[str, EntryPoint]:
 
 def _announced() -> dict[str, EntryPoint]:
     """The environments of `jaxrl.envs` and of installed packages, which cannot replace them."""
-    built_in = environments_in(OUR_ENVIRONMENTS, "jaxrl.envs")
-    return {**points_of(ENVIRONMENT.group), **built_in}
+    return {**points_of(ENVIRONMENT.group), **environments_in(OUR_ENVIRONMENTS, "jaxrl.envs")}
 
 
 def announced_name(target: str) -> str:
@@ -181,7 +180,7 @@ def make_with(name: Any, args: dict[str, Any]) -> tuple[Any, PyTree]:
         parameter.name for parameter in arguments if not parameter.kind.name.startswith("VAR_")
     ]
     takes = takes or (list(args) if arguments else [])  # `**args` alone takes all
-    structure = {key: value for key, value in args.items() if key in takes}
+    structure = only(args, takes)
     drawn = _distributions(name, args, takes)
     try:
         signature.bind(**structure)
@@ -191,7 +190,7 @@ def make_with(name: Any, args: dict[str, Any]) -> tuple[Any, PyTree]:
     env = constructor(**structure)
     env = adapted(name, functools.partial(constructor, **structure), env)
     require_environment(env, f"environment {name!r}")
-    numbers = {key: value for key, value in args.items() if key not in takes}
+    numbers = without(args, takes)
     default = default_params_of(env)
 
     def params_with(values):
@@ -202,7 +201,7 @@ def make_with(name: Any, args: dict[str, Any]) -> tuple[Any, PyTree]:
 
     for values in _extremes(drawn):
         params_with({**numbers, **values})
-    params = params_with({key: value for key, value in numbers.items() if key not in drawn})
+    params = params_with(without(numbers, drawn))
     for key, distribution in drawn.items():
         if type(getattr(default, key)) is int and not distribution.is_whole:
             raise UsageError(
@@ -346,7 +345,7 @@ def _with_numbers(name: str, params: PyTree, numbers: dict[str, Any], takes: lis
     """`params` with some of its fields replaced; integers stay integers."""
     if not numbers:
         return params
-    defaults = {field.name: getattr(params, field.name) for field in dataclasses.fields(params)}
+    defaults = field_values(params)
     for key, value in list(numbers.items()):
         if key not in defaults:
             allowed, where = {*takes, *defaults}, f"of environment {name!r}"

@@ -36,14 +36,14 @@ class Kind:
     Args:
         name: its name in errors.
         group: the entry-point group in which installed packages announce such objects.
-        wanted: the description of an allowed object, for errors.
+        allowed: the description of an allowed object, for errors.
         fits: whether an imported object is of this kind; must not call the object.
         schemes: the entry-point group of prefixes before a ":", each with a reader of the rest.
     """
 
     name: str
     group: str
-    description: str
+    allowed: str
     fits: Callable[[Any], bool]
     schemes: str | None = None
 
@@ -97,9 +97,7 @@ def load(kind: Kind, named: Named) -> Any:
     """
     found = _imported(named.module, named.attribute, kind.name)
     if not kind.fits(found):
-        raise UsageError(
-            f"{kind.name} {named.target!r} is {described(found)}, not {kind.description}"
-        )
+        raise UsageError(f"{kind.name} {named.target!r} is {described(found)}, not {kind.allowed}")
     return found
 
 

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl.core.errors import UsageError, brief, explained
+from jaxrl.core.fields import only
 from jaxrl.core.program_spaces import num_chosen
 from jaxrl.core.spaces import Space, is_tree, tree_of
 from jaxrl.core.trust import Kind, load, parse_name
@@ -196,7 +197,7 @@ def _made(factory: Callable, spaces: dict[str, Space]) -> Any:
         takes = inspect.signature(factory).parameters
     except ValueError:  # a built-in
         raise UsageError(f"model={brief(factory)}: allowed are {ALLOWED}") from None
-    named = {name: space for name, space in spaces.items() if name in takes}
+    named = only(spaces, takes)
     is_class = isinstance(getattr(factory, "func", factory), type)  # `func`: of a partial
     arguments = () if named or is_class else tuple(spaces.values())
     try:
@@ -277,13 +278,11 @@ def _first_carry(model: Custom, size: int) -> PyTree:
     return carry
 
 
-def _check_shape(
-    model: Custom, what: str, shape: tuple[int, ...], expected: tuple[int, ...]
-) -> None:
-    if shape != expected:
+def _check_shape(model: Custom, what: str, shape: tuple[int, ...], needed: tuple[int, ...]) -> None:
+    if shape != needed:
         raise UsageError(
-            f"model {model.name}: {what} must have the shape {list(expected)} "
-            f"for a batch of {expected[0]}, not {list(shape)}"
+            f"model {model.name}: {what} must have the shape {list(needed)} "
+            f"for a batch of {needed[0]}, not {list(shape)}"
         )
 
 

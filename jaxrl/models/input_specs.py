@@ -9,6 +9,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
+from jaxrl.core.fields import without
 from jaxrl.core.mask_parts import MASK, beside_mask
 from jaxrl.core.program_spaces import action_space_inside, program_space
 from jaxrl.core.spaces import Box, Dict, Discrete, Space
@@ -80,7 +81,7 @@ def without_mask(space: Space) -> Space:
     """The space without its part "action_mask"; a single remaining part is returned itself."""
     if not has_mask(space):
         return space
-    return _joined({name: part for name, part in space.spaces.items() if name != MASK})
+    return _joined(without(space.spaces, {MASK}))
 
 
 def mask_apart(space: Space, obs: PyTree) -> tuple[PyTree, PyTree | None]:

@@ -1,6 +1,5 @@
 """Policy specification: observation filter, model, action distribution and action conversion."""
 
-import dataclasses
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ import numpy as np
 from flax import struct
 
 from jaxrl.core.errors import UsageError
+from jaxrl.core.fields import field_values, without
 from jaxrl.core.ignored_parts import values_without
 from jaxrl.core.mask_parts import MASK
 from jaxrl.core.program_spaces import (
@@ -139,7 +139,7 @@ class PolicySpec:
 
     def __getstate__(self) -> dict[str, Any]:
         """The state for pickle: the fields, without what is derived from them."""
-        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return field_values(self)
 
     @property
     def has_memory(self) -> bool:
@@ -254,7 +254,7 @@ class PolicySpec:
     def observed(self, obs: PyTree, xp: Any = jnp) -> PyTree:
         """An observation for the model, of the environment's: without a part "action_mask"."""
         if has_mask(self.observation_space):
-            rest = {name: part for name, part in obs.items() if name != MASK}
+            rest = without(obs, {MASK})
             obs = one_or_all(rest)
         return to_program(without_mask(self.observation_space), obs, xp)
 
@@ -435,8 +435,7 @@ class PolicySpec:
         """`convert(space)` of the numbers of each Box; what else there is stays as it is."""
         choose = lambda part: convert(part) if num_log_stds(part) else lambda action: action
         converts = jax.tree.map(choose, tree_of(self.action_space))
-        call = lambda function, leaf: function(leaf)
-        return lambda action: jax.tree.map(call, converts, action)
+        return lambda action: jax.tree.map(lambda call, leaf: call(leaf), converts, action)
 
     def as_sampled(self, action: PyTree) -> PyTree:
         """The distribution's actions as the environment's, but a Box's numbers not stretched."""

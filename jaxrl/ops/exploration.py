@@ -22,7 +22,7 @@ from flax import struct
 
 from jaxrl.core import words
 from jaxrl.core.errors import UsageError, brief, nearest, reason_of, unknown_name
-from jaxrl.core.fields import check_all, count, number, setting
+from jaxrl.core.fields import check_all, count, field_names, number, setting
 from jaxrl.core.program_spaces import action_space_inside
 from jaxrl.core.spaces import Box, Space, tree_of
 from jaxrl.core.trust import Kind, maker, parse_name
@@ -345,7 +345,7 @@ def _from_pairs(name: str, pairs: tuple) -> Any:
             raise UsageError(f"{name}: give {chosen} its arguments as {chosen}(NAME=VALUE)")
         return chosen
     if dataclasses.is_dataclass(chosen):
-        allowed = [field.name for field in dataclasses.fields(chosen)]
+        allowed = field_names(chosen)
         for argument in arguments:
             if argument not in allowed:
                 raise unknown_name("argument", argument, allowed, f"of {chosen.__name__}")

@@ -47,18 +47,14 @@ class Joint(struct.PyTreeNode):
 
     def log_prob(self, action: jax.Array) -> jax.Array:
         actions = jax.tree.leaves(unpacked(self.action_space, jnp.asarray(action)))
-        return sum(
-            part.log_prob(part_action)
-            for part, part_action in zip(self.parts, actions, strict=True)
-        )
+        return sum(part.log_prob(value) for part, value in zip(self.parts, actions, strict=True))
 
     def entropy(self) -> jax.Array:
         return sum(part.entropy() for part in self.parts)
 
     def kl(self, other: "Joint") -> jax.Array:
-        return sum(
-            part.kl(other_part) for part, other_part in zip(self.parts, other.parts, strict=True)
-        )
+        pairs = zip(self.parts, other.parts, strict=True)
+        return sum(part.kl(other_part) for part, other_part in pairs)
 
     def masked(self, mask: jax.Array) -> "Joint":
         """Masks the parts of integers like `Categorical.masked`; bool[..., A] of all of them."""

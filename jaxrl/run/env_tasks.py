@@ -94,7 +94,7 @@ def _function(setting: Any) -> Callable[[Result, PyTree], Any] | None:
     function = setting if named is None or named.arguments else load(ENV_TASK_FN, named)
     if not ENV_TASK_FN.fits(function):
         raise UsageError(
-            f"{WHAT}={brief(setting)} must be {ENV_TASK_FN.description}, or module:function"
+            f"{WHAT}={brief(setting)} must be {ENV_TASK_FN.allowed}, or module:function"
         )
     try:
         inspect.signature(function).bind("result", "task")

@@ -12,7 +12,7 @@ from typing import Any
 import jax
 
 from jaxrl.algorithms.validators import DEFAULT_SIZES, per_policy, resolve_sizes
-from jaxrl.core.fields import INT64, as_count, count, freeze
+from jaxrl.core.fields import INT64, as_count, count, freeze, without
 from jaxrl.core.spaces import Box, Space, tree_of
 from jaxrl.core.types import AgentId, PolicyId
 from jaxrl.models.cnn import SMALL_IMAGE, is_byte_picture, is_image, layout_of
@@ -75,7 +75,7 @@ def fast_settings(setup: Any, changes: Mapping[str, Any]) -> dict[str, Any]:
     if _has_large_pictures(setup, changes, chosen_by_policy):
         chosen["normalize_images"] = True  # of no effect for policies without pictures of bytes
     common, by_policy = _settings_of_spaces(setup, changes, chosen_by_policy, total_env_steps)
-    chosen = {name: value for name, value in {**chosen, **common}.items() if name not in changes}
+    chosen = without({**chosen, **common}, changes)
     return {**chosen, **sizes, "per_policy": by_policy}
 
 
@@ -116,7 +116,7 @@ def _settings_of_spaces(
         }
         if not _critic_can_be_filtered(setup, settings):
             chosen.pop("observation_filter", None)
-        choices[policy] = {name: value for name, value in chosen.items() if name not in changes}
+        choices[policy] = without(chosen, changes)
     first, *others = choices.values()
     if all(choice == first for choice in others):
         return first, {policy: dict(settings) for policy, settings in chosen_by_policy.items()}

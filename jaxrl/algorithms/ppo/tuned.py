@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from jaxrl.algorithms.model_config import BUILT_IN
+from jaxrl.core.fields import without
 from jaxrl.core.types import PolicyId
 
 CHOOSES_NETWORK = BUILT_IN | {"model"}  # settings that choose a network
@@ -41,7 +42,7 @@ def resolve_tuned(
     for policy, settings in _settings_by_policy(plain, first, changes.get("policies")).items():
         chosen = second.get(policy, {})
         settings = _without_network(settings, {**changes, **chosen})
-        left = {name: settings[name] for name in settings if name not in changes}
+        left = without(settings, changes)
         if left:
             by_policy[policy] = {**left, **chosen}
     return remaining, {**changes, "per_policy": by_policy}
@@ -51,7 +52,7 @@ def _without_network(tuned: Mapping[str, Any], changes: Mapping[str, Any]) -> Se
     """`tuned`, of all policies or of one, without its network if the changes choose another."""
     if not CHOOSES_NETWORK & changes.keys():
         return dict(tuned)
-    return {name: value for name, value in tuned.items() if name not in TUNED_NETWORK}
+    return without(tuned, TUNED_NETWORK)
 
 
 def _settings_by_policy(plain: Any, by_policy: dict[PolicyId, Settings], policies: Any) -> dict:

@@ -18,6 +18,7 @@ from rich.text import Text
 
 from jaxrl.algorithms.base import HeadlineMetric
 from jaxrl.core.errors import one_line
+from jaxrl.core.fields import without
 from jaxrl.core.machine import num_cores
 from jaxrl.core.plan import COLUMN, LABEL
 from jaxrl.run.results import RETURN, lookup
@@ -230,9 +231,7 @@ def result_line(
         width: columns that the line should fit into; what matters least is left out. None: as many
         as it takes.
     """
-    learners = {
-        name: value for name, value in result["learners"].items() if name != "__all_modules__"
-    }
+    learners = without(result["learners"], {"__all_modules__"})
     labelled = [metric for metric in metrics if metric.label]
     parts = {
         "iteration": f"iter {result['training_iteration']:>5,}",

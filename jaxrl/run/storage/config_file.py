@@ -15,7 +15,7 @@ from jaxrl.algorithms.config import AlgorithmConfig
 from jaxrl.algorithms.opponent_settings import for_opponent
 from jaxrl.algorithms.task_settings import ONLY_TRAINING
 from jaxrl.core.errors import UsageError, brief
-from jaxrl.core.fields import freeze
+from jaxrl.core.fields import freeze, without
 from jaxrl.core.registry import ENVIRONMENT, announced_name, constructor_of
 from jaxrl.core.trust import Kind, Named, arguments_of, check_name, load, name_of, parse_name
 from jaxrl.rollout.episode_callbacks import CALLBACKS
@@ -55,7 +55,7 @@ def config_facts(config: Any, policies: Mapping[str, tuple[str, ...]]) -> dict[s
         values["policies_to_train"] = list(
             policies_that_learn(values["policies_to_train"], policies)
         )
-    flat = {name: value for name, value in values.items() if name != "per_policy"}
+    flat = without(values, {"per_policy"})
     for policy, settings in values.get("per_policy", {}).items():
         flat |= {f"per_policy.{policy}.{name}": value for name, value in settings.items()}
     objects = sorted(name for name, value in flat.items() if not _is_json(value))
@@ -375,7 +375,7 @@ def _without(values: Mapping[str, Any], names: set[str]) -> dict[str, Any]:
 
 
 def _kept(values: Mapping[str, Any], names: set[str]) -> dict[str, Any]:
-    return {name: value for name, value in values.items() if name not in names}
+    return without(values, names)
 
 
 def _first_object(

@@ -17,6 +17,7 @@ import jax
 from filelock import FileLock, Timeout
 
 from jaxrl.core.errors import UsageError, brief, one_line
+from jaxrl.core.fields import without
 from jaxrl.core.json_text import read_json
 from jaxrl.run.storage import migrate, own_files
 from jaxrl.run.storage.config_file import asks_for_trust, described
@@ -259,9 +260,7 @@ def _commit() -> str | None:
 
 def write_settings(path: Path, facts: dict[str, Any]) -> None:
     _write_json(path / CONFIG, facts["config"])
-    _write_json(
-        path / METADATA, {**metadata(), **{k: v for k, v in facts.items() if k != "config"}}
-    )
+    _write_json(path / METADATA, {**metadata(), **without(facts, {"config"})})
 
 
 def _write_json(path: Path, values: dict[str, Any]) -> None:
