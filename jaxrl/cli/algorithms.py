@@ -12,7 +12,7 @@ from jaxrl.algorithms.ppo.tuned import TUNED_NETWORK
 from jaxrl.algorithms.rllib_values import merged_by_policy
 from jaxrl.cli.flags import Flag, flags_of, given_flags
 from jaxrl.core.errors import UsageError, brief, reason_of, unknown_name
-from jaxrl.core.fields import freeze, setting
+from jaxrl.core.fields import field_names, freeze, setting, without
 from jaxrl.core.trust import load, parse_name, points_of
 from jaxrl.core.words import TEXT
 from jaxrl.run.storage.config_file import CONFIGURATION
@@ -33,8 +33,8 @@ OF_THE_ENV = ("env", "env_args")
 # A policy with the same ones can start from a cloned one (--init-from).
 OF_THE_POLICY = (
     "policies",
-    *(field.name for field in dataclasses.fields(NetworkSettings)),
-    *(field.name for field in dataclasses.fields(ActingSettings)),
+    *field_names(NetworkSettings),
+    *field_names(ActingSettings),
 )
 
 
@@ -95,7 +95,7 @@ def config_of(
         raise UsageError(f"tuned={brief(tuned)} must be True or False")
     config_class = class_of(algorithm)
     env, env_args = options.get("env", "arena"), options.get("env_args", {})
-    changes = {name: options[name] for name in options if name not in OF_THE_ENV}
+    changes = without(options, OF_THE_ENV)
     has_tuned = issubclass(config_class, PPOConfig)
     if not tuned or not (has_tuned or config_class.is_offline):
         source = "RLlib's defaults" if config_class is PPOConfig else "the defaults"
@@ -147,9 +147,7 @@ def _offline(
     for group, spec in zip(algorithm.grouping.groups, algorithm.policy_specs, strict=True):
         for policy in group.policies if spec.has_memory else ():
             network = networks.get(policy, {})
-            networks[policy] = {
-                name: network[name] for name in network if name not in TUNED_NETWORK
-            }
+            networks[policy] = without(network, TUNED_NETWORK)
     policies = {name: getattr(ppo, name) for name in OF_THE_POLICY}
     policies["per_policy"] = merged_by_policy(networks, asked)
     return config_class(env=env, env_args=env_args, **policies)

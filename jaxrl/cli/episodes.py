@@ -13,7 +13,7 @@ from jaxrl.cli.flags import flag_name, flags_of, given_flags, read_flags
 from jaxrl.cli.help import show_help
 from jaxrl.core.env import lift
 from jaxrl.core.errors import UsageError
-from jaxrl.core.fields import check_all, count, flag, number, setting
+from jaxrl.core.fields import check_all, count, flag, number, only, setting
 from jaxrl.core.plan import WIDE, labelled, laid_out
 from jaxrl.core.registry import ENVIRONMENT, make_with
 from jaxrl.core.trust import check_name
@@ -40,6 +40,7 @@ from jaxrl.run.logging.console import print_answer, spread
 from jaxrl.run.storage.checkpoint import open_found
 
 MAX_CHARACTERS = 60  # of a nested value in the table of steps
+TASKS = ("out", "replay", "judge", "minari", "parquet")
 SHOWN_OUTPUTS = {"vf_preds": "value", "action_logp": "log-probability"}
 
 
@@ -119,9 +120,7 @@ def episodes(argv: Sequence[str] | None = None) -> None:
 
 def _check_together(options: EpisodesOptions, texts: Mapping[str, Any]) -> None:
     """Refuses two tasks at once, of which one would be left out, and a file of no format."""
-    asked = [
-        name for name in ("out", "replay", "judge", "minari", "parquet") if getattr(options, name)
-    ]
+    asked = [name for name in TASKS if getattr(options, name)]
     if options.show is not None and asked != ["out"]:
         asked.insert(0, "show")
     if len(asked) > 1:
@@ -163,7 +162,7 @@ def statistics_of(found: Iterable[Episode], folder: str) -> str:
     returns, lengths, ends = zip(*rows, strict=True)
     named = ", ".join(sorted(filter(None, envs)))
     which = f" of {named}" if named else ""
-    counts = [f"{ends.count(end):,} {end}" for end in dict.fromkeys(sorted(ends))]
+    counts = [f"{ends.count(end):,} {end}" for end in sorted(set(ends))]
     lines = [
         (None, f"{len(rows):,} episodes{which} in {folder}, {sum(lengths):,} steps"),
         ("return", _spread(returns)),
@@ -178,33 +177,38 @@ def statistics_of(found: Iterable[Episode], folder: str) -> str:
 def steps_of(episode: Episode) -> str:
     """A table with a row for each step of each agent."""
     several, parts = isinstance(episode, MultiAgentEpisode), agents_of(episode)
-    outputs = [data.extra_model_outputs.keys() for data, _ in parts.values()]
-    shown = [name for name in SHOWN_OUTPUTS if all(name in names for names in outputs)]
-    titles = ["step", *(["agent"] if several else []), "observation", "action", "reward"]
-    titles += [SHOWN_OUTPUTS[name] for name in shown]
+    outputs = dict(SHOWN_OUTPUTS)
+    for data, _ in parts.values():
+        outputs = only(outputs, data.extra_model_outputs)
     rows = []
     for agent, (data, times) in parts.items():
         columns = [data.observations, data.actions, data.rewards]
-        columns += [data.extra_model_outputs[name] for name in shown]
+        columns += [data.extra_model_outputs[name] for name in outputs]
         for i, time in enumerate(times[:-1]):
-            values = [_brief(column[i]) for column in columns]
-            rows.append([str(time), *([agent] if several else []), *values])
-    table = [titles, *sorted(rows, key=lambda row: int(row[0]))]
-    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    lines = [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in table
-    ]
+            rows.append([str(time), agent, *(_brief(column[i]) for column in columns)])
+    rows.sort(key=lambda row: int(row[0]))
+    table = [["step", "agent", "observation", "action", "reward", *outputs.values()], *rows]
+    columns = list(zip(*table, strict=True))
+    if not several:
+        columns.pop(1)  # the agent
+    widths = [max(map(len, column)) for column in columns]
+    lines = []
+    for row in zip(*columns, strict=True):
+        cells = map(str.ljust, row, widths)
+        lines.append("  ".join(cells).rstrip())
     summary = f"return {return_of(episode):g}, {len(episode)} steps, {end_of(episode)}"
     return "\n".join([*lines, f"{episode.id_}: {summary}"])
 
 
 def replays_of(found: Iterable[Episode]) -> str:
     """The number of episodes that their environments reproduce, and where the others differ."""
-    replayed = [(episode.id_, replay_episode(episode).difference) for episode in found]
-    lines = [f"{id_}: {difference}" for id_, difference in replayed if difference is not None]
-    equal = len(replayed) - len(lines)
-    return "\n".join([f"{equal:,} of {len(replayed):,} episodes are reproduced to the bit", *lines])
+    count, lines = 0, []
+    for episode in found:
+        difference, count = replay_episode(episode).difference, count + 1
+        if difference is not None:
+            lines.append(f"{episode.id_}: {difference}")
+    equal = count - len(lines)
+    return "\n".join([f"{equal:,} of {count:,} episodes are reproduced to the bit", *lines])
 
 
 def policies_of(run: str) -> dict[str, Policy]:

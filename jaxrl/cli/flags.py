@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jaxrl.core.errors import UsageError, brief
-from jaxrl.core.fields import flag, setting, unknown_setting
+from jaxrl.core.fields import field_names, flag, setting, unknown_setting
 from jaxrl.core.json_text import has_surrogate
 from jaxrl.core.words import (
     TEXT,
@@ -61,7 +61,7 @@ def flags_of(settings: Any) -> dict[str, Flag]:
 
 def _declared_before(settings: type) -> dict[str, str | None]:
     """The setting that stands before each in the class that declares it; None before the first."""
-    declared = {field.name for field in dataclasses.fields(settings)}
+    declared = set(field_names(settings))
     before: dict[str, str | None] = {}
     for cls in settings.__mro__:  # the first class that declares one last
         names = [name for name in inspect.get_annotations(cls) if name in declared]

@@ -39,7 +39,9 @@ def plot(argv: Sequence[str] | None = None) -> None:
         texts = given_flags(words, flags, positional="runs")
         paths = texts.pop("runs", [])
         options = PlotOptions(**{name: values[0] for name, values in texts.items()})
-        found = [run for path in paths for run in runs_in(runs.resolve(checkpoint.run_path(path)))]
+        found = []
+        for path in paths:
+            found += runs_in(runs.resolve(checkpoint.run_path(path)))
         if not found:
             raise UsageError("which runs? give their folders, such as runs/arena/latest")
         write_plot(list(dict.fromkeys(found)), options)
@@ -52,16 +54,19 @@ def plot(argv: Sequence[str] | None = None) -> None:
 def write_plot(paths: list[Path], options: PlotOptions) -> None:
     """One run: its curves by agent and by policy. Several: a line for each run."""
     facts = [run_folder.read(path) for path in paths]
-    by_name = {panel.name: panel for fact in facts for panel in panels_of(fact)}
+    by_name, envs = {}, {}
+    for fact in facts:
+        envs[fact["env_name"]] = None
+        by_name |= {panel.name: panel for panel in panels_of(fact)}
     panels = tuple(by_name.values())[:MAX_PANELS]
     series = [Curves.from_jsonl(path / METRICS, panels).series() for path in paths]
-    title = options.title or ", ".join(dict.fromkeys(fact["env_name"] for fact in facts))
+    title = options.title or ", ".join(envs)
     try:
         if len(paths) == 1:
             footer = source_line(facts[0], facts[0]["config"].get("seed"))
             save_figure(options.out, lambda: figure(series[0], panels, title, footer))
         else:
-            commits = dict.fromkeys(source_line(fact) for fact in facts)
+            commits = dict.fromkeys(map(source_line, facts))
             footer = "; ".join(commits) if len(commits) <= 2 else f"{len(commits)} commits or days"
             by_label = dict(zip(labels_of(paths), series, strict=True))
             save_figure(options.out, lambda: compared(by_label, panels, title, footer))

@@ -29,7 +29,7 @@ from jaxrl.cli.flags import (
 )
 from jaxrl.cli.help import HELP_FLAGS, show_help
 from jaxrl.core.errors import UsageError, one_line
-from jaxrl.core.fields import flag, setting
+from jaxrl.core.fields import flag, only, setting
 from jaxrl.core.plan import labelled, laid_out
 from jaxrl.core.words import TEXT, any_value
 from jaxrl.run import advice
@@ -159,7 +159,7 @@ def _sweep(argv: list[str]) -> Sweep:
         raise UsageError("--trust goes with --resume SWEEP")
     tried, tuned = tried_of(sweep_options), sweep_options.pop("tuned", True)
     if set(HELP_FLAGS) & set(argv):  # it shows the values that the environment has by itself
-        of_env = {name: options[name] for name in OF_THE_ENV if name in options}
+        of_env = only(options, OF_THE_ENV)
         base, _ = config_of(of_env, tuned, algorithm)
         show_help(argv, sweep_flags(base), program("sweep"), run_sweep.__doc__)
     given_flags(argv, sweep_flags(example(algorithm)))  # refuses those of other algorithms

@@ -31,7 +31,7 @@ from jaxrl.cli.help import HELP_FLAGS, show_help
 from jaxrl.cluster.hosts import JOIN_SECONDS, THREE, check, join
 from jaxrl.core import glibc_memory
 from jaxrl.core.errors import TooManyFaults, UsageError, require
-from jaxrl.core.fields import check_all, file_path, flag, setting
+from jaxrl.core.fields import check_all, file_path, flag, only, setting
 from jaxrl.core.plan import laid_out
 from jaxrl.core.words import TEXT, any_value, pairs, several
 from jaxrl.outside.ray_rollouts import RayEnded
@@ -302,7 +302,7 @@ def _new(
     """The configuration of a new run, and where the values come from that no flag gives."""
     tuned = run.get("tuned", True)
     if set(HELP_FLAGS) & set(argv):  # it shows the values that the environment has by itself
-        of_env = {name: options[name] for name in OF_THE_ENV if name in options}
+        of_env = only(options, OF_THE_ENV)
         _check_flags(argv, config_of(of_env, tuned, algorithm)[0])
     _check_flags(argv, example(algorithm))
     return config_of(options, tuned, algorithm)
@@ -407,7 +407,7 @@ def _saved(
     a module of that folder.
     """
     facts = _facts(path)
-    changes = {name: value for name, value in options.items() if name in NAMING}
+    changes = only(options, NAMING)
     base = read_config(facts, "jaxrl.Trainer.from_checkpoint", changes=changes, trust=trust)
     if "loggers" not in settings:
         check_saved_loggers(saved_loggers(facts), trust=trust)

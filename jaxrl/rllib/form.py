@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from jaxrl.core.errors import UsageError, brief
-from jaxrl.core.fields import is_array
+from jaxrl.core.fields import field_values, is_array
 
 DEPRECATED = -1  # RLlib's mark of a key that it no longer reads
 MODEL = ("model", "model_config_dict", "model_config", "_model_config")  # the last wins
@@ -146,7 +146,7 @@ def _is_deprecated(value: Any) -> bool:
 
 def _mapping(key: str, value: Any) -> dict[str, Any]:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):  # such as Tune's RunConfig
-        fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+        fields = field_values(value)
         value = {name: part for name, part in fields.items() if part is not None}
     if value is not None and not isinstance(value, Mapping):
         raise UsageError(f"{key}={brief(value)} must be a mapping of settings")

@@ -1,12 +1,12 @@
 """The table of a translation: RLlib's keys in the left column, what became of them in the right."""
 
+import functools
 import itertools
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from jaxrl.core.errors import brief
-from jaxrl.rllib.rows import CHANGES, HARMLESS, TAKEN, Row, asks_nothing
+from jaxrl.rllib.rows import CHANGES, HARMLESS, TAKEN, Row, asks_nothing, shown
 
 KINDS = (TAKEN, HARMLESS, CHANGES)
 LEFT, RIGHT = 52, 44  # columns
@@ -19,26 +19,30 @@ def table(rows: Iterable[Row], defaults: Mapping[str, Any]) -> str:
     Args:
         defaults: of the settings here; what equals them is only named.
     """
-    rows = list(rows)
-    taken = [row for row in rows if row.kind == TAKEN]
+    by_kind: dict[str, list[Row]] = {TAKEN: [], HARMLESS: [], CHANGES: []}
+    for row in rows:
+        by_kind[row.kind].append(row)
+    taken, ignored = by_kind[TAKEN], by_kind[CHANGES]
     usual = [row for row in taken if not row.why and _is_default(row, defaults)]
     lines = []
     for row in taken:
         if row not in usual:
-            lines += _lines(_shown(row.entries) or "RLlib's default", row.text)
-    lines += _lines(", ".join(_names(usual)), "the default here, too")
-    ignored = [row for row in rows if row.kind == CHANGES]
-    harmless = list(_harmless([row for row in rows if row.kind == HARMLESS]))
-    parts = (
-        (TAKEN, lines),
-        (HARMLESS, harmless),
-        (f"{CHANGES} (ignored)", [line for row in ignored for line in _line_of(row)]),
-    )
-    return "\n".join("\n".join((title, *found)) for title, found in parts if found)
-
-
-def _line_of(row: Row) -> list[str]:
-    return list(_lines(_shown(row.entries), row.text))
+            lines += _lines(shown(_set(row.entries)) or "RLlib's default", row.text)
+    names = []
+    for row in usual:
+        names += _set(row.entries)
+    lines += _lines(", ".join(names), "the default here, too")
+    harmless = list(_harmless(by_kind[HARMLESS]))
+    text = []
+    if lines:
+        text += [TAKEN, *lines]
+    if harmless:
+        text += [HARMLESS, *harmless]
+    if ignored:
+        text.append(f"{CHANGES} (ignored)")
+    for row in ignored:
+        text += _lines(shown(_set(row.entries)), row.text)
+    return "\n".join(text)
 
 
 def _harmless(rows: list[Row]) -> Iterator[str]:
@@ -66,28 +70,17 @@ def _plain(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
-def _names(rows: Iterable[Row]) -> list[str]:
-    return [key for row in rows for key in _set(row.entries)]
-
-
 def _set(entries: Mapping[str, Any]) -> Mapping[str, Any]:
     """The keys that are set; all if none is."""
-    return {
-        key: value for key, value in entries.items() if not asks_nothing(value, (None, []))
-    } or entries
-
-
-def _shown(entries: Mapping[str, Any]) -> str:
-    return ", ".join(f"{key}={brief(value)}" for key, value in _set(entries).items())
+    found = {key: value for key, value in entries.items() if not asks_nothing(value, (None, []))}
+    return found or entries
 
 
 def _lines(left: str, right: str) -> Iterator[str]:
     """Both texts in their columns, wrapped; none where there is nothing on the left."""
     if not left:
         return
-    columns = [
-        textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False)
-        for text, width in ((left, LEFT), (right, RIGHT))
-    ]
+    wrap = functools.partial(textwrap.wrap, break_long_words=False, break_on_hyphens=False)
+    columns = wrap(left, LEFT), wrap(right, RIGHT)
     for first, second in itertools.zip_longest(*columns, fillvalue=""):
         yield f"  {first:{LEFT}}  {second}".rstrip()

@@ -6,14 +6,14 @@ from pathlib import Path
 from typing import Any
 
 from jaxrl.algorithms.ppo.config import PPOConfig
-from jaxrl.core.errors import UsageError, brief, nearest, unknown_name
-from jaxrl.core.fields import freeze, instance_of, unknown_setting
+from jaxrl.core.errors import UsageError, nearest, unknown_name
+from jaxrl.core.fields import field_names, freeze, instance_of, only, unknown_setting, without
 from jaxrl.core.foreign_names import SETTINGS, Counterpart, library_file, names_of
 from jaxrl.rllib import form
 from jaxrl.rllib.context import ENV_KEYS, Context, read_environment
 from jaxrl.rllib.files import read_file
 from jaxrl.rllib.policies import POLICY_KEYS, mapping, read_specs, trained
-from jaxrl.rllib.rows import CHANGES, Row, asks_nothing, changes, given_of, harmless, taken
+from jaxrl.rllib.rows import CHANGES, Row, asks_nothing, changes, given_of, harmless, shown, taken
 from jaxrl.rllib.runs import RUN_RULES
 from jaxrl.rllib.settings import POLICY_RULES, Rule
 from jaxrl.rllib.table import table
@@ -27,7 +27,8 @@ DEFAULTS = {
     for cls in (PPOConfig, RunSettings)
     for field in dataclasses.fields(cls)
 }
-OF_RUN = frozenset(field.name for field in dataclasses.fields(RunSettings))
+OF_RUN = frozenset(field_names(RunSettings))
+SEVERAL_VALUES = "several values: jaxrl.sweep(config, {setting: values}) tries them"
 MAPPINGS = ("env_args", "stop")  # settings that several keys may have a part of
 
 
@@ -70,17 +71,15 @@ def from_rllib(config: Any, *, ignore: Iterable[str] = (), **settings: Any) -> T
     config = read_file(config) if isinstance(config, str | Path) else config
     values = form.flat(config)
     if "stop" in settings_beside:
-        values = {key: value for key, value in values.items() if not is_part(key, "stop")}
+        _, values = _parted(values, ("stop",))
         values |= form.flat({"stop": settings_beside.pop("stop")})
-    searches = {key: value for key, value in values.items() if form.is_search(value)}
-    values = {key: value for key, value in values.items() if key not in searches}
-    rows = [
-        changes({key: value}, "several values: jaxrl.sweep(config, {setting: values}) tries them")
-        for key, value in searches.items()
-    ]
+    rows = []
+    for key, value in list(values.items()):
+        if form.is_search(value):
+            rows.append(changes({key: values.pop(key)}, SEVERAL_VALUES))
     context, of_env = read_environment(values, settings_beside, new_stack=form.is_new_stack(config))
     rows += [*of_env, *_of_policies(values, settings_beside, context)]
-    left = {key: values[key] for key in values if not is_part(key, *ENV_KEYS, *POLICY_KEYS)}
+    _, left = _parted(values, (*ENV_KEYS, *POLICY_KEYS))
     rows += _read(left, context, RULES)
     rows = [_answered(row, settings_beside) for row in rows]
     _refuse(rows, ignore, values)
@@ -108,6 +107,15 @@ def is_part(path: str, *keys: str) -> bool:
     return any(path == key or path.startswith(f"{key}/") for key in keys)
 
 
+def _parted(values: Mapping[str, Any], keys: Iterable[str]) -> tuple[dict, dict]:
+    """(the values of `keys` and of what is below them, the others)."""
+    below, others = {}, {}
+    for path, value in values.items():
+        side = below if is_part(path, *keys) else others
+        side[path] = value
+    return below, others
+
+
 def _checked_names(settings: Mapping[str, Any]) -> dict[str, Any]:
     for name in settings:
         if name not in DEFAULTS:
@@ -119,7 +127,7 @@ def _read(values: Mapping[str, Any], context: Context, rules: Iterable[Rule]) ->
     """The rows of all values: by their rule, else copied, else as the table of names says."""
     left = dict(values)
     for rule in rules:
-        read = {key: left.pop(key) for key in list(left) if is_part(key, *rule.keys)}
+        read, left = _parted(left, rule.keys)
         if read or rule.always:
             yield from rule.read(read, context)
     for key, value in left.items():
@@ -193,22 +201,21 @@ def _of_policy(
     common: Mapping[str, Any],
 ) -> Iterator[Row]:
     """The rows of a policy's own settings, on top of those of all."""
-    path, overrides = f"policies/{policy}", form.flat(overrides)
-    keys = (*(key for rule in RUN_RULES for key in rule.keys), *ENV_KEYS, *POLICY_KEYS)
-    for_all = {key: value for key, value in overrides.items() if is_part(key, *keys)}
+    path, keys = f"policies/{policy}", [*ENV_KEYS, *POLICY_KEYS]
+    for rule in RUN_RULES:
+        keys += rule.keys
+    for_all, overrides = _parted(form.flat(overrides), keys)
     if for_all:
         yield harmless(for_all, "one for all policies").below(path)
-    overrides = {key: value for key, value in overrides.items() if key not in for_all}
     for row in _read({**values_of_policy(values), **overrides}, context, POLICY_RULES):
-        read = {key: value for key, value in row.entries.items() if key in overrides}
+        read = only(row.entries, overrides)
         if not read:
             continue
         row = row._replace(entries=read).below(path)
-        changed = {
-            name: value
-            for name, value in row.settings.items()
-            if common.get(name, DEFAULTS[name]) != value
-        }
+        changed = {}
+        for name, value in row.settings.items():
+            if common.get(name, DEFAULTS[name]) != value:
+                changed[name] = value
         yield row._replace(settings={"per_policy": {policy: changed}} if changed else {})
 
 
@@ -227,21 +234,16 @@ def _refuse(rows: list[Row], ignore: Iterable[str], values: Mapping[str, Any]) -
     for name in ignore:
         if not any(is_named(path, name) for path in (*paths, *values)):
             raise unknown_name("key to ignore", name, paths, look="it is not in the configuration")
-    refused = [
-        row
-        for row in rows
-        if row.kind == CHANGES
-        and not any(is_named(key, name) for key in row.entries for name in ignore)
-    ]
-    if refused:
-        reasons = []
-        for row in refused:
-            entries = ", ".join(f"{key}={brief(value)}" for key, value in row.entries.items())
-            reasons.append(f"{entries} ({row.why})")
-        names = " ".join(next(iter(row.entries)) for row in refused)
+    names, reasons = [], []
+    for row in rows:
+        is_ignored = any(is_named(key, name) for key in row.entries for name in ignore)
+        if row.kind == CHANGES and not is_ignored:
+            names.append(next(iter(row.entries)))
+            reasons.append(f"{shown(row.entries)} ({row.why})")
+    if names:
         raise UsageError(
             f"no counterpart, and it changes the result: {'; '.join(reasons)}; "
-            f"to leave it out: ignore={names.split()}, or --ignore {names}"
+            f"to leave it out: ignore={names}, or --ignore {' '.join(names)}"
         )
 
 
@@ -273,12 +275,12 @@ def _translation(rows: list[Row], settings_beside: Mapping[str, Any]) -> Transla
     iterations = criteria.pop(ITERATIONS, None)
     if not criteria:
         settings.pop("stop", None)
-    changed = {name: value for name, value in settings_beside.items() if name not in OF_RUN}
-    run = {name: value for name, value in {**settings, **settings_beside}.items() if name in OF_RUN}
+    changed = without(settings_beside, OF_RUN)
+    run = only({**settings, **settings_beside}, OF_RUN)
     first = {name: changed.pop(name) for name in ("env", "env_args") if name in changed}
     if "env_args" in first:
         first["env_args"] = {**settings.get("env_args", {}), **dict(first["env_args"])}
-    ppo = {name: value for name, value in settings.items() if name not in OF_RUN}
+    ppo = without(settings, OF_RUN)
     config = PPOConfig(**{**ppo, **first}).replace(**changed)
     if iterations is not None:
         steps = iterations * config.train_batch_size
