@@ -627,6 +627,29 @@ def test_no_modules_import_each_other_in_a_circle():
     assert circle_of_imports(FILES) == []
 
 
+# Per 1,000 lines that are not blank; the two numbers only fall, to 20 and 16.
+MOST_COMPREHENSIONS, MOST_CONDITIONAL_EXPRESSIONS = 34.0, 23.5
+
+
+def per_thousand_lines(kinds, sources):
+    """The number of nodes of some kinds in each 1,000 lines that are not blank."""
+    nodes = [node for source in sources for node in ast.walk(ast.parse(source))]
+    lines = [line for source in sources for line in source.splitlines() if line.strip()]
+    return 1000 * sum(isinstance(node, kinds) for node in nodes) / len(lines)
+
+
+def test_dense_expressions_become_fewer():
+    comprehensions = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
+    assert per_thousand_lines(comprehensions, FILES.values()) <= MOST_COMPREHENSIONS
+    assert per_thousand_lines(ast.IfExp, FILES.values()) <= MOST_CONDITIONAL_EXPRESSIONS
+
+
+def test_dense_expressions_are_counted_in_lines_that_are_not_blank():
+    source = "x = [i for i in y if i]\n\n\nz = {*(a if b else c for a in d)}\n"
+    assert per_thousand_lines(ast.ListComp | ast.GeneratorExp, [source]) == 1000
+    assert per_thousand_lines(ast.IfExp, [source]) == 500
+
+
 # What a stranger may have to read; the two numbers only fall.
 MOST_FILES_OF_A_TRAINER, MOST_LINES_OF_A_TRAINER = 116, 20_100
 NOT_OF_A_TRAINER = (  # in its own folders: what a setting or a call asks for
