@@ -5,9 +5,8 @@ ends in the middle of episodes, so the open ones are carried over from chunk to 
 """
 
 import functools
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from typing import Any, NamedTuple
 
 import jax
@@ -27,9 +26,10 @@ from jaxrl.rollout.recorded_steps import RecordedSteps
 from jaxrl.run import hooks
 from jaxrl.run.devices.joined import num_processes
 from jaxrl.run.hooks import Output
+from jaxrl.run.job_queue import JobQueue
 from jaxrl.run.settings import RunSettings
 
-WAITING = 2  # chunks that may wait: a slow disk slows training down rather than filling the memory
+WAITING = 2  # chunks that may wait
 OPEN_BYTES = 2**30  # of steps whose episodes have not ended yet, shared by the environments alike
 
 
@@ -74,8 +74,7 @@ class EpisodeOutput(Output):
         self._cutter: EpisodeCutter | None = None
         self._params: PyTree = None
         self._origin: dict[str, Any] = {}
-        self._worker = ThreadPoolExecutor(1, thread_name_prefix="jaxrl-episodes")
-        self._jobs: deque[Future] = deque()
+        self._jobs = JobQueue("jaxrl-episodes", WAITING)
         self._is_closed = False
         self.lost: str | None = None  # why no more episodes are written
 
@@ -85,9 +84,7 @@ class EpisodeOutput(Output):
             return
         update, env_params = int(chunk.before.runner.num_updates) + 1, chunk.before.env_params
         chunk = Chunk(chunk.steps, len(chunk.results), update, env_params)
-        while len(self._jobs) >= WAITING or (self._jobs and self._jobs[0].done()):
-            self._jobs.popleft().result()
-        self._jobs.append(self._worker.submit(self._try, lambda writer: self._write(writer, chunk)))
+        self._jobs.submit(self._try, lambda writer: self._write(writer, chunk))
 
     def resume(self, position: dict[str, Any] | None) -> None:
         if self.writer is None or position is None:
@@ -105,19 +102,15 @@ class EpisodeOutput(Output):
         return None if self.writer is None else self.writer.position
 
     def flush(self) -> Future | None:
-        if self._is_closed:
-            return None
-        self._jobs.append(self._worker.submit(self._flush))
-        return self._jobs[-1]
+        return None if self._is_closed else self._jobs.submit(self._flush)
 
     def finish(self) -> None:
         self.flush()
-        while self._jobs:
-            self._jobs.popleft().result()
+        self._jobs.wait()
 
     def close(self) -> None:
-        self.finish()
-        self._worker.shutdown()
+        self.flush()
+        self._jobs.close()
         self._is_closed = True
 
     def _write(self, writer: EpisodeWriter, chunk: Chunk) -> None:

@@ -8,7 +8,7 @@ import contextlib
 import time
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,7 @@ from jaxrl.core.errors import UsageError, disk_error, is_installed, one_line
 from jaxrl.core.troubles import Troubles
 from jaxrl.run.devices.mesh import on_first_device
 from jaxrl.run.every import Every
+from jaxrl.run.job_queue import JobQueue
 from jaxrl.run.logging.curves import Curves, source_line
 from jaxrl.run.logging.loggers import Logs, RunStart
 from jaxrl.run.logging.panels import panels_of
@@ -34,9 +35,7 @@ if TYPE_CHECKING:
     from jaxrl.play.recording import EpisodeRecording
 
 BEST = "the best checkpoint"
-WAITING = (
-    16  # jobs that may wait; a slow disk then slows training down rather than filling the memory
-)
+WAITING = 16  # jobs that may wait
 DRAW_SECONDS = 60.0
 
 
@@ -75,12 +74,11 @@ class Recorder:
         self._logs: Logs | None = None
         self._curves: Curves | None = None
         self._drawings = Every(seconds=DRAW_SECONDS)
-        self._worker = ThreadPoolExecutor(1, thread_name_prefix="jaxrl-recorder")
-        self._jobs: deque[Future] = deque()
+        self._jobs = JobQueue("jaxrl-recorder", WAITING)
 
     def record(self, results: list[Result]) -> None:
         """Logs a chunk's results, and now and then draws their curves."""
-        self._submit(self._record, results)
+        self._jobs.submit(self._record, results)
 
     def save(
         self,
@@ -94,13 +92,13 @@ class Recorder:
         Args:
             episodes: the position of the written episodes, which are waited for.
         """
-        self._submit(self._save, snapshot, score, episodes)
+        self._jobs.submit(self._save, snapshot, score, episodes)
 
     def finish(self, snapshot: Snapshot, *, pictures: bool = True) -> None:
         """Draws the curves and an episode of the present policies; returns when all is written."""
         if pictures and self.settings.pictures:
-            self._submit(self._draw)
-            self._submit(self._play, snapshot)
+            self._jobs.submit(self._draw)
+            self._jobs.submit(self._play, snapshot)
         self.wait()
 
     def finish_pictures(self, snapshot: Snapshot) -> None:
@@ -111,21 +109,19 @@ class Recorder:
         # Later ones than now are of a clock that was set back since.
         if len(drawn) == len(wanted) and newest <= min(drawn) and max(drawn) <= time.time():
             return
-        self._submit(self._opened)
+        self._jobs.submit(self._opened)
         self.finish(snapshot)
 
     def wait(self) -> None:
         """Waits until all that was asked for is done."""
-        while self._jobs:
-            self._jobs.popleft().result()
+        self._jobs.wait()
 
     def hurry(self) -> None:
         """Waits until all that was asked for so far is done; called from another thread."""
-        self._worker.submit(lambda: self._logs and self._logs.flush()).result()
+        self._jobs.result_of(lambda: self._logs and self._logs.flush())
 
     def close(self) -> None:
-        self.wait()
-        self._worker.shutdown()
+        self._jobs.close()
         if self._logs is not None:
             self._logs.close()
         self.held.lock.release()
@@ -138,11 +134,6 @@ class Recorder:
         if (count := self._troubles.counts[CHECKPOINTS]) > 1:
             lost.append(f"{count:,} checkpoints in all could not be written")
         return "; ".join(lost) or None
-
-    def _submit(self, job: Callable[..., None], *arguments: Any) -> None:
-        while len(self._jobs) >= WAITING or (self._jobs and self._jobs[0].done()):
-            self._jobs.popleft().result()
-        self._jobs.append(self._worker.submit(job, *arguments))
 
     def _opened(self) -> Logs:
         """The logs, cut back to the run's state when its first new result comes, not before."""
