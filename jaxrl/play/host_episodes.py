@@ -99,6 +99,8 @@ class Players(NamedTuple):
     env: Mapping[str, Any] = MappingProxyType({})  # what makes it again, from `sampling.env_of`
     # Of one outside JAX; None: made for what is played.
     copies: EvaluationCopies | None = None
+    name: str = ""  # for people: when in training they played like this
+    seed: int = 0  # of their run's evaluations
 
 
 @dataclass(frozen=True)
@@ -112,17 +114,21 @@ class EpisodeRange:
     limit: PlayLimit = DEFAULT_LIMIT
 
 
-def play_episodes(players: Players, wanted: EpisodeRange, **kept: bool) -> Iterator[PlayedBatch]:
+def play_episodes(
+    players: Players, wanted: EpisodeRange, *, keeps_steps: bool = False, to_look_at: bool = False
+) -> Iterator[PlayedBatch]:
     """Plays whole episodes, a batch at a time; cut where the limit says.
 
     Args:
-        kept: what is kept of them, as of `PlaySpec`.
+        keeps_steps: whether the batches have steps, of which episodes are made.
+        to_look_at: whether these have states as well, of which pictures are made.
 
     Raises:
         UsageError: an environment that fails again and again.
     """
     game = make_game(players.weights, players.env_params, wanted.seed)
-    play = PlaySpec(players.algorithm.rollout_spec, wanted.explore, **kept)
+    keeps_steps = keeps_steps or to_look_at
+    play = PlaySpec(players.algorithm.rollout_spec, wanted.explore, keeps_steps, to_look_at)
     which = wanted.first, wanted.number, wanted.limit
     if not is_outside(play.rollout.env):
         yield from walk(CompiledEpisodes(play, game, wanted.number), *which)

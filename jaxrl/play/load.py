@@ -32,7 +32,12 @@ from jaxrl.models.policy_spec import PolicyWeights
 from jaxrl.play.evaluate import check_wanted, evaluate_and_record, with_arguments
 from jaxrl.play.host_episodes import EpisodeRange, EvaluationCopies, Players
 from jaxrl.play.play_limit import PlayLimit
-from jaxrl.play.recording import EpisodeChoice, EpisodeRecording, record_episode
+from jaxrl.play.recording import (
+    MAX_SHOWN_STEPS,
+    EpisodeRecording,
+    episodes_to_show,
+    record_episodes,
+)
 from jaxrl.play.replayed_episode import recordings_in, refuse_settings_of_play
 from jaxrl.play.sampling import env_of
 from jaxrl.play.video import check_ending, check_episode_picture, write_episode
@@ -58,6 +63,15 @@ class LoadedRun:
     env_params: PyTree
     env: Mapping[str, Any]  # what makes the environment again, from `env_of`
     opponent: str | None = None  # whose weights play for the pool's policy; None: the newest copy
+
+    @property
+    def players(self) -> Players:
+        """The policies, named by their iteration, and the environment."""
+        facts = self.saved.facts
+        name = f"iteration {facts['lifetime']['training_iteration']:,}"
+        seed = facts["run_settings"]["evaluation_seed"]
+        played = self.algorithm, self.weights, self.env_params, self.env
+        return Players(*played, name=name, seed=seed)
 
     @property
     def against(self) -> Result:
@@ -275,7 +289,7 @@ def evaluate(
     opened = open_run(path, checkpoint, config=config, game=game, trust=trust)
     run_settings = opened.saved.facts["run_settings"]
     if seed is None:
-        wanted["seed"] = run_settings["evaluation_seed"]
+        wanted["seed"] = opened.players.seed
     if max_steps is None:
         limit = run_settings["evaluation_max_steps"]
     chosen = EpisodeRange(wanted["seed"], 0, episodes, explore, PlayLimit(limit))
@@ -286,8 +300,8 @@ def evaluate(
             sinks.append(returned.append)
         if output is not None:
             sinks.append(stack.enter_context(EpisodeWriter(output)).write)
-        played = opened.algorithm, opened.weights, opened.env_params, opened.env, copies
-        result = {**evaluate_and_record(Players(*played), chosen, *sinks), **opened.against}
+        players = opened.players._replace(copies=copies)
+        result = {**evaluate_and_record(players, chosen, *sinks), **opened.against}
     return {**result, "episodes": returned} if return_episodes else result
 
 
@@ -310,7 +324,7 @@ def render(
     explore: bool = False,
     seed: int | None = None,
     checkpoint: str | int = "last",
-    max_steps: int = 2000,
+    max_steps: int = MAX_SHOWN_STEPS,
     fps: float | None = None,
     env_args: Mapping[str, Any] | None = None,
     config: Any = None,
@@ -349,11 +363,9 @@ def render(
     check_episode_picture(out, opened.algorithm.rollout_spec.env)
     if not out.parent.is_dir():
         raise UsageError(f"out={str(out)!r}: there is no folder {out.parent}")
-    if seed is None:
-        seed = opened.saved.facts["run_settings"]["evaluation_seed"]
-    choice = EpisodeChoice(seed, episode, explore, max_steps)
-    played = opened.algorithm, opened.weights, opened.env_params
-    return _write_played((record_episode(*played, choice),), out, fps)
+    players = opened.players
+    shown = episodes_to_show(players.seed if seed is None else seed, episode, 1, explore, max_steps)
+    return _write_played(tuple(record_episodes(players, shown)), out, fps)
 
 
 def _write_played(

@@ -2,13 +2,12 @@
 
 import functools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import jax
 import numpy as np
 
-from jaxrl.algorithms.base import Algorithm
 from jaxrl.core.agent_steps import AgentSteps
 from jaxrl.core.env import MultiAgentEnvironment, Solo, has_pictures
 from jaxrl.core.errors import UsageError
@@ -16,7 +15,6 @@ from jaxrl.core.outside_env import is_outside
 from jaxrl.core.types import AgentId, PyTree
 from jaxrl.episodes.by_agent import Episode
 from jaxrl.episodes.from_arrays import AgentFacts, multi_agent_episode, single_agent_episode
-from jaxrl.models.policy_spec import PolicyWeights
 from jaxrl.play.host_episodes import EpisodeRange, Players, play_episodes
 from jaxrl.play.play_limit import PlayLimit
 from jaxrl.play.played_steps import PROBABILITIES, SPREAD
@@ -25,6 +23,7 @@ from jaxrl.rollout.env_step import RolloutSpec
 from jaxrl.rollout.policy_map import Grouping
 from jaxrl.rollout.recorded_steps import ENV_ACTIONS
 
+MAX_SHOWN_STEPS = 2000  # of an episode, unless another number is asked for
 PICTURES_AT_ONCE = 8  # one of 500 x 500 pixels takes some 20 MB while it is painted
 
 
@@ -116,31 +115,26 @@ class EpisodeRecording:
         return np.stack([getattr(steps, name) for steps in self.steps.values()], axis=1)
 
 
-class EpisodeChoice(NamedTuple):
-    """The choice of an episode: the one that `evaluate` plays as this seed's `episode`."""
+def episodes_to_show(
+    seed: int = 0,
+    first: int = 0,
+    number: int = 1,
+    explore: bool = False,
+    max_steps: int = MAX_SHOWN_STEPS,
+) -> EpisodeRange:
+    """The episodes that `evaluate` plays as this seed's `first` and those after it.
 
-    seed: int = 0
-    episode: int = 0
-    explore: bool = False  # whether actions are sampled, or their distribution's mode
-    max_steps: int = 2000
+    Nobody is told where one is cut at `max_steps`: its recording says so.
+    """
+    limit = PlayLimit(max_steps, say=lambda text: None)
+    return EpisodeRange(seed, first, number, explore, limit)
 
 
-FIRST_EPISODE = EpisodeChoice()
-
-
-def record_episode(
-    algorithm: Algorithm,
-    weights: tuple[PolicyWeights, ...],
-    env_params: PyTree,
-    choice: EpisodeChoice = FIRST_EPISODE,
-) -> EpisodeRecording:
-    """Plays one episode in one environment; `weights` by group, [N, ...]."""
-    limit = PlayLimit(choice.max_steps, say=lambda text: None)  # the recording says that it was cut
-    wanted = EpisodeRange(choice.seed, choice.episode, 1, choice.explore, limit)
-    kept = {"keeps_steps": True, "to_look_at": True, "counts": False}
-    (batch,) = play_episodes(Players(algorithm, weights, env_params), wanted, **kept)
-    (recording,) = recordings_of(algorithm.rollout_spec, env_params, batch)
-    return recording
+def record_episodes(players: Players, shown: EpisodeRange) -> Iterator[EpisodeRecording]:
+    """Plays episodes to be looked at, one by one, each in an environment alone."""
+    for number in range(shown.first, shown.first + shown.number):
+        (batch,) = play_episodes(players, replace(shown, first=number, number=1), to_look_at=True)
+        yield from recordings_of(players.algorithm.rollout_spec, players.env_params, batch)
 
 
 def recordings_of(

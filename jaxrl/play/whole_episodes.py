@@ -53,10 +53,9 @@ class PlaySpec(NamedTuple):
     rollout: RolloutSpec
     explore: bool  # whether actions are sampled, or their distribution's mode
     keeps_steps: bool = False  # whether `PlayedBatch.steps` are kept
-    to_look_at: bool = False  # whether these are kept as `played_steps` has them to be looked at
-    # Whether statistics are kept and ended environments reset; an episode alone compiles faster
-    # without.
-    counts: bool = True
+    # Whether these are kept as `played_steps` has them to be looked at. Then no statistics are kept
+    # and no ended environment is reset: the program compiles faster without.
+    to_look_at: bool = False
 
 
 class Game(NamedTuple):
@@ -256,7 +255,7 @@ def _go_on(
         outputs, raw = step_envs(
             spec, game.weights, playing.envs, randomness, game.env_params, explore=play.explore
         )
-        advance = _counted if play.counts else _uncounted
+        advance = _uncounted if play.to_look_at else _counted
         played = Played(game.weights, outputs, raw, randomness.reset)
         envs, finished = advance(spec, playing, played, game.env_params)
         after = EpisodesUnderWay(

@@ -1,7 +1,7 @@
 """`jaxrl.replay`: plays episodes with a run's policies and shows them on a page."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 
@@ -9,11 +9,11 @@ from jaxrl.algorithms.base import Algorithm, RunnerState
 from jaxrl.algorithms.config import AlgorithmConfig
 from jaxrl.core.errors import UsageError, brief
 from jaxrl.core.fields import count, takes
-from jaxrl.core.types import PyTree
 from jaxrl.models.policy_spec import PolicyWeights
 from jaxrl.play.evaluate import check_wanted
+from jaxrl.play.host_episodes import Players
 from jaxrl.play.load import OtherGame, open_run
-from jaxrl.play.recording import EpisodeChoice, record_episode
+from jaxrl.play.recording import MAX_SHOWN_STEPS, episodes_to_show, record_episodes
 from jaxrl.play.replayed_episode import recordings_in, refuse_settings_of_play
 from jaxrl.replay.page import Column, Replay, make_replay
 from jaxrl.run.devices.mesh import on_first_device
@@ -23,22 +23,6 @@ from jaxrl.run.trainer import Trainer
 
 UNTRAINED = "untrained"  # in place of a checkpoint: the policies before training
 MAX_COLUMNS = 6
-
-
-class Player(NamedTuple):
-    """Policies that play the episodes of one column."""
-
-    name: str
-    algorithm: Algorithm
-    weights: tuple[PolicyWeights, ...]  # by group, [N, ...]
-    env_params: PyTree
-    seed: int  # of its run's evaluations
-    note: str = ""
-
-    def play(self, choices: Sequence[EpisodeChoice]) -> Column:
-        played = self.algorithm, self.weights, self.env_params
-        recordings = tuple(record_episode(*played, choice) for choice in choices)
-        return Column(self.name, recordings, self.note)
 
 
 @takes(episode=count(0), max_steps=count())
@@ -51,7 +35,7 @@ def replay(
     checkpoint: str | int | Sequence[str | int] = "last",
     explore: bool = False,
     seed: int | None = None,
-    max_steps: int = 2000,
+    max_steps: int = MAX_SHOWN_STEPS,
     env_args: Mapping[str, Any] | None = None,
     config: Any = None,
     trust: bool = False,
@@ -94,18 +78,19 @@ def replay(
                 "jaxrl.replay of a trainer or a configuration plays its present policies: "
                 "checkpoint, env_args and config are for a run's folder"
             )
-        players = [_in_memory(source, runner)]
+        played = {"": _in_memory(source, runner)}
     else:
         source = runs.resolve(run_path(getattr(source, "run_dir", source)))
         note = source.name
         loading = {"config": config, "game": OtherGame(env_args), "trust": trust}
-        players = [player_of_run(source, which, loading) for which in _checkpoints(checkpoint)]
-    seed = players[0].seed if seed is None else seed
-    choices = [
-        EpisodeChoice(seed, number, explore, max_steps)
-        for number in range(episode, episode + episodes)
+        checkpoints = _checkpoints(checkpoint)
+        played = {which: players_of_run(source, which, loading) for which in checkpoints}
+    seed = next(iter(played.values())).seed if seed is None else seed
+    shown = episodes_to_show(seed, episode, episodes, explore, max_steps)
+    columns = [
+        Column(players.name, tuple(record_episodes(players, shown)), _note(which))
+        for which, players in played.items()
     ]
-    columns = [player.play(choices) for player in players]
     return make_replay(columns, first=episode, note=note)
 
 
@@ -125,7 +110,13 @@ def _checkpoints(given: Any) -> list[Any]:
     return list(dict.fromkeys(which))
 
 
-def _in_memory(source: Any, runner: RunnerState | None) -> Player:
+def _note(which: str | int) -> str:
+    """The words beside the name of a checkpoint's policies."""
+    is_named = isinstance(which, str) and which != UNTRAINED and not which.isdecimal()
+    return which if is_named else ""
+
+
+def _in_memory(source: Any, runner: RunnerState | None) -> Players:
     """The present policies of a trainer, or those of a configuration's `runner`."""
     if isinstance(source, Trainer):
         algorithm, runner, env_params = source.algorithm, source.runner, source.env_params
@@ -140,23 +131,17 @@ def _in_memory(source: Any, runner: RunnerState | None) -> Player:
         algorithm, seed = source.build(), 0
         env_params, name = algorithm.env_params, f"iteration {int(runner.num_updates):,}"
     weights = on_first_device(tuple(learner.weights for learner in runner.learners))
-    return Player(name, algorithm, weights, env_params, seed)
+    return Players(algorithm, weights, env_params, name=name, seed=seed)
 
 
-def player_of_run(path: Any, which: str | int, loading: Mapping[str, Any]) -> Player:
+def players_of_run(path: Any, which: str | int, loading: Mapping[str, Any]) -> Players:
     """The policies of one of a run's checkpoints; `loading`: more arguments of `open_run`."""
     saved = "last" if which == UNTRAINED else which
     opened = open_run(path, saved, call="jaxrl.replay", **loading)
-    facts, algorithm = opened.saved.facts, opened.algorithm
-    seed = facts["run_settings"]["evaluation_seed"]
-    if which == UNTRAINED:
-        weights = untrained_weights(algorithm, facts["config"]["seed"])
-        return Player(UNTRAINED, algorithm, weights, opened.env_params, seed)
-    iteration = facts["lifetime"]["training_iteration"]
-    note = which if isinstance(which, str) and not which.isdecimal() else ""
-    return Player(
-        f"iteration {iteration:,}", algorithm, opened.weights, opened.env_params, seed, note
-    )
+    if which != UNTRAINED:
+        return opened.players
+    weights = untrained_weights(opened.algorithm, opened.saved.facts["config"]["seed"])
+    return opened.players._replace(weights=weights, name=UNTRAINED)
 
 
 def untrained_weights(algorithm: Algorithm, seed: int) -> tuple[PolicyWeights, ...]:

@@ -14,9 +14,9 @@ from urllib.parse import parse_qs, urlsplit
 import numpy as np
 
 from jaxrl.core.errors import UsageError, one_line
-from jaxrl.play.recording import EpisodeChoice
-from jaxrl.replay.page import page_of, replay_data
-from jaxrl.replay.replay import player_of_run
+from jaxrl.play.recording import episodes_to_show, record_episodes
+from jaxrl.replay.page import Column, page_of, replay_data
+from jaxrl.replay.replay import players_of_run
 from jaxrl.run.logging.curves import MAX_LINES, Curves, aligned
 from jaxrl.run.logging.panels import panels_of
 from jaxrl.run.logging.result_rows import read_result
@@ -74,9 +74,10 @@ class LiveRun:
             stamp = found, (found / checkpoint.FACTS).stat().st_mtime_ns
             if stamp == self._played:
                 return
-            player = player_of_run(self.folder, "last", {"trust": self.trust})
-            player = player._replace(note="sampled actions")  # as training plays
-            column = player.play([EpisodeChoice(player.seed, explore=True)])
+            players = players_of_run(self.folder, "last", {"trust": self.trust})
+            shown = episodes_to_show(players.seed, explore=True)  # as training plays
+            recordings = tuple(record_episodes(players, shown))
+            column = Column(players.name, recordings, "sampled actions")
             data = replay_data([column], note=self.folder.name)
         except Exception as error:  # of an environment, or of a folder that is being written
             with self._lock:

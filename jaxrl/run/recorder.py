@@ -227,12 +227,15 @@ class Recorder:
                 self._note_lost(name, error)
 
     def _recording(self, snapshot: Snapshot) -> "EpisodeRecording":
-        from jaxrl.play.recording import EpisodeChoice, record_episode
+        from jaxrl.play.host_episodes import Players
+        from jaxrl.play.recording import episodes_to_show, record_episodes
 
         weights = on_first_device(tuple(learner.weights for learner in snapshot.runner.learners))
         # As training plays: the likeliest actions of a young policy often get stuck.
-        choice = EpisodeChoice(seed=self.settings.evaluation_seed, explore=True)
-        return record_episode(self.algorithm, weights, snapshot.env_params, choice)
+        shown = episodes_to_show(self.settings.evaluation_seed, explore=True)
+        players = Players(self.algorithm, weights, snapshot.env_params)
+        (recording,) = record_episodes(players, shown)
+        return recording
 
     def _note_lost(self, picture: str, error: Exception) -> None:
         if (found := disk_error(error)) is not None:

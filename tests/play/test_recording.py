@@ -15,7 +15,13 @@ from jaxrl.core.fields import freeze
 from jaxrl.core.spaces import Box, Discrete
 from jaxrl.play import recording, whole_episodes
 from jaxrl.play.evaluate import evaluate
-from jaxrl.play.recording import EpisodeChoice, check_can_render, frames, record_episode
+from jaxrl.play.host_episodes import Players
+from jaxrl.play.recording import (
+    check_can_render,
+    episodes_to_show,
+    frames,
+    record_episodes,
+)
 from jaxrl.play.whole_episodes import episode_keys
 from jaxrl.rollout.env_step import draw_randomness
 from tests.probes import Leavers, Probe
@@ -39,6 +45,16 @@ def untrained_once(env, settings):
     algorithm = PPOConfig(env=env, **SMALL, **dict(settings)).build()
     runner = jax.jit(algorithm.init)(jax.random.key(1, impl="threefry2x32"))
     return algorithm, tuple(learner.weights for learner in runner.learners), algorithm.env_params
+
+
+def recorded(played, **shown):
+    """The recordings of episodes, as of `episodes_to_show`; `played` as of `untrained`."""
+    return tuple(record_episodes(Players(*played), episodes_to_show(**shown)))
+
+
+def recorded_alone(played, **shown):
+    (recording,) = recorded(played, **shown)
+    return recording
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +93,7 @@ def by_hand(algorithm, weights, params, *, seed, episode, explore):
 
 @pytest.mark.parametrize("explore", [False, True])
 def test_a_replay_is_what_a_plain_loop_plays(arena, explore):
-    replay = record_episode(*arena, EpisodeChoice(seed=3, episode=2, explore=explore))
+    replay = recorded_alone(arena, seed=3, first=2, explore=explore)
     rewards, last = by_hand(*arena, seed=3, episode=2, explore=explore)
     np.testing.assert_allclose(replay.rewards, rewards, atol=1e-6)
     np.testing.assert_allclose(replay.running_returns[-1], rewards.sum(0), atol=1e-5)
@@ -90,7 +106,7 @@ def test_a_replay_is_what_a_plain_loop_plays(arena, explore):
 
 
 def test_the_states_begin_with_the_reset_and_there_is_one_more_than_steps(arena):
-    replay = record_episode(*arena)
+    replay = recorded_alone(arena)
     np.testing.assert_array_equal(replay.states.time, np.arange(31))
     np.testing.assert_array_equal(replay.running_returns[0], [0, 0])
     assert replay.running_returns.shape == (31, 2) and replay.active.all()
@@ -98,10 +114,7 @@ def test_the_states_begin_with_the_reset_and_there_is_one_more_than_steps(arena)
 
 def test_the_episodes_are_those_that_evaluation_counts():
     cartpole = untrained("cartpole")
-    lengths = [
-        record_episode(*cartpole, EpisodeChoice(seed=5, episode=i, explore=True)).num_steps
-        for i in range(4)
-    ]
+    lengths = [each.num_steps for each in recorded(cartpole, seed=5, number=4, explore=True)]
     counted = evaluate(*cartpole, episodes=4, seed=5, explore=True)
     assert (sum(lengths), max(lengths)) == (
         counted["num_env_steps_sampled"],
@@ -118,10 +131,8 @@ def test_a_policy_with_memory_remembers_the_same_in_replays_and_evaluations():
     large = jax.tree.map(lambda leaf: 20 * np.asarray(leaf), weights)
 
     def lengths_of(weights):
-        return [
-            record_episode(algorithm, weights, params, EpisodeChoice(0, i, explore=True)).num_steps
-            for i in range(4)
-        ]
+        played = algorithm, weights, params
+        return [each.num_steps for each in recorded(played, number=4, explore=True)]
 
     lengths = lengths_of(large)
     counted = evaluate(algorithm, large, params, episodes=4, explore=True)
@@ -138,31 +149,31 @@ def test_a_policy_with_memory_remembers_the_same_in_replays_and_evaluations():
 
 def test_episodes_and_seeds_differ_and_the_same_one_is_the_same_again(arena):
     states = [
-        record_episode(*arena, EpisodeChoice(explore=True, **which)).states.positions
-        for which in ({}, {"episode": 1}, {"seed": 1}, {"seed": 0, "episode": 0})
+        recorded_alone(arena, explore=True, **which).states.positions
+        for which in ({}, {"first": 1}, {"seed": 1}, {"seed": 0, "first": 0})
     ]
     np.testing.assert_array_equal(states[0], states[3])
     assert not np.array_equal(states[0], states[1]) and not np.array_equal(states[0], states[2])
 
 
 def test_an_episode_across_chunks_is_the_one_within_a_chunk(arena, monkeypatch):
-    whole = record_episode(*arena, EpisodeChoice(explore=True))
+    whole = recorded_alone(arena, explore=True)
     monkeypatch.setattr(whole_episodes, "KEPT_STEPS", 7)
     whole_episodes._go_on.clear_cache()
-    parts = record_episode(*arena, EpisodeChoice(explore=True))
+    parts = recorded_alone(arena, explore=True)
     whole_episodes._go_on.clear_cache()
     jax.tree.map(np.testing.assert_array_equal, whole.states, parts.states)
     np.testing.assert_array_equal(whole.rewards, parts.rewards)
 
 
 def test_how_an_episode_ended_is_told_apart(arena):
-    assert record_episode(*untrained(Probe(num_steps=3))).end == "terminated"
-    cut = record_episode(*arena, EpisodeChoice(max_steps=12))
+    assert recorded_alone(untrained(Probe(num_steps=3))).end == "terminated"
+    cut = recorded_alone(arena, max_steps=12)
     assert (cut.end, cut.num_steps, len(cut.states.time)) == ("cut", 12, 13)
 
 
 def test_agents_that_left_are_paid_nothing_more():
-    replay = record_episode(*untrained(Leavers()), EpisodeChoice(explore=True))
+    replay = recorded_alone(untrained(Leavers()), explore=True)
     np.testing.assert_array_equal(replay.active[:, 0], [True, False, False, False])
     np.testing.assert_array_equal(replay.rewards[1:, 0], 0)
 
@@ -197,7 +208,7 @@ class WithKey(Environment):
 
 
 def test_a_state_may_hold_random_keys():
-    replay = record_episode(*untrained(WithKey()))
+    replay = recorded_alone(untrained(WithKey()))
     assert [int(frame[0, 0, 0]) for frame in frames(replay, [5, 0, 2])] == [5, 0, 2]
 
 
@@ -205,7 +216,7 @@ def test_frames_are_the_pictures_of_the_states_asked_for(arena):
     algorithm, _, params = arena
     env, replay, steps = (
         algorithm.rollout_spec.env,
-        record_episode(*arena, EpisodeChoice(explore=True)),
+        recorded_alone(arena, explore=True),
         [0, 3, 4, 9, 10, 15, 20, 25, 30],
     )
     shown = list(frames(replay, steps))
@@ -222,4 +233,4 @@ def test_an_environment_without_pictures_is_named_in_one_line(arena):
         check_can_render(Solo(Probe()))
     assert "\n" not in str(error.value)
     with pytest.raises(UsageError, match="Probe"):
-        next(frames(dataclasses.replace(record_episode(*arena), env=Probe()), [0]))
+        next(frames(dataclasses.replace(recorded_alone(arena), env=Probe()), [0]))

@@ -10,8 +10,8 @@ import pytest
 import jaxrl
 from jaxrl import UsageError, replay_episode
 from jaxrl.episodes import MultiAgentEpisode, SingleAgentEpisode
-from jaxrl.play.recording import EpisodeChoice, record_episode
 from tests.episodes.test_parquet import turns
+from tests.play.test_recording import recorded_alone
 from tests.play.test_sampling import ARENA, assert_equal_agents, episodes_of, players
 from tests.probes import Forbidden, Joining, Leavers
 
@@ -35,9 +35,7 @@ def test_a_replay_gives_the_states_of_the_environment():
 @pytest.mark.parametrize(("name", "env"), [("arena", None), ("joining", Joining())])
 def test_a_replayed_episode_shows_what_shows_an_episode_that_is_played_to_be_looked_at(name, env):
     """With the steps in which agents wait, which an episode leaves out."""
-    algorithm, weights, params, *_ = players(name)
-    choice = EpisodeChoice(seed=3, episode=1, explore=True)
-    recording = record_episode(algorithm, weights, params, choice)
+    recording = recorded_alone(players(name), seed=3, first=1, explore=True)
     again = replay_episode(episodes_of(name)[0], env).recording
     assert (again.agents, again.end) == (recording.agents, recording.end)
     for field in ("states", "rewards", "active", "observations"):
@@ -52,9 +50,7 @@ def test_a_replayed_episode_shows_what_shows_an_episode_that_is_played_to_be_loo
 
 
 def test_a_recording_is_an_episode_as_well():
-    algorithm, weights, params, *_ = players("joining")
-    choice = EpisodeChoice(seed=3, episode=1, explore=True)
-    recorded = record_episode(algorithm, weights, params, choice).episode
+    recorded = recorded_alone(players("joining"), seed=3, first=1, explore=True).episode
     replayed = replay_episode(episodes_of("joining")[0], Joining()).recording.episode
     for agent, data in episodes_of("joining")[0].agent_episodes.items():
         for episode in (recorded, replayed):

@@ -13,12 +13,12 @@ from jaxrl import PPOConfig, UsageError
 from jaxrl.core.agent_steps import AgentSteps
 from jaxrl.core.drawing import Circles, Drawing
 from jaxrl.play.evaluate import evaluate
-from jaxrl.play.recording import EpisodeChoice, EpisodeRecording, record_episode
+from jaxrl.play.recording import EpisodeRecording
 from jaxrl.replay import page
 from jaxrl.replay.drawings import observations_drawn
 from jaxrl.replay.page import Column, make_replay
 from jaxrl.replay.replay import replay
-from tests.play.test_recording import untrained
+from tests.play.test_recording import recorded, recorded_alone, untrained
 from tests.probes import SMALL_ARENA, Leavers, Probe, TicTacToe
 from tests.replay.test_packing import unpacked
 
@@ -42,15 +42,15 @@ def data_of(replayed):
     return read(data)
 
 
-def page_for(algorithm, weights, params, **which):
+def page_for(played, **which):
     """(replay, its recording) of one episode."""
-    recording = record_episode(algorithm, weights, params, EpisodeChoice(**which))
+    recording = recorded_alone(played, **which)
     return make_replay([Column("now", (recording,))]), recording
 
 
 @pytest.fixture(scope="module")
 def waterworld():
-    return page_for(*untrained("waterworld"), explore=True, max_steps=120)
+    return page_for(untrained("waterworld"), explore=True, max_steps=120)
 
 
 def test_the_positions_of_bodies_come_back_within_half_a_quantum(waterworld):
@@ -85,7 +85,7 @@ def test_values_and_continuous_actions_come_back(waterworld):
 
 def test_the_returns_are_those_that_evaluation_counts():
     arena = untrained("arena", env_args=ARENA)
-    recordings = tuple(record_episode(*arena, EpisodeChoice(4, i, explore=True)) for i in range(3))
+    recordings = recorded(arena, seed=4, number=3, explore=True)
     data = data_of(make_replay([Column("now", recordings)], first=0))
     tracks = [episode["tracks"][0] for episode in data["episodes"]]
     counted = evaluate(*arena, episodes=3, seed=4, explore=True)
@@ -98,7 +98,7 @@ def test_the_returns_are_those_that_evaluation_counts():
 
 
 def test_probabilities_are_those_of_the_policy_at_each_state_and_actions_are_named():
-    replayed, recording = page_for(*untrained("cartpole"))
+    replayed, recording = page_for(untrained("cartpole"))
     data = data_of(replayed)
     assert data["agents"][0]["names"] == ["left", "right"]
     (shown,) = data["episodes"][0]["tracks"][0]["decisions"]
@@ -120,8 +120,7 @@ def test_the_page_is_one_small_file_without_an_address_in_it(waterworld, tmp_pat
 
 
 def test_names_in_the_data_cannot_end_the_script():
-    algorithm, weights, params = untrained("cartpole")
-    recording = record_episode(algorithm, weights, params)
+    recording = recorded_alone(untrained("cartpole"))
     name = "</script><script>alert(1)</script>"
     replayed = make_replay([Column(name, (recording,))])
     assert name not in replayed.html
@@ -186,7 +185,7 @@ def test_a_notebook_shows_the_page_in_a_frame_that_may_do_nothing_but_run_it(wat
 
 @pytest.mark.parametrize("env", [Probe(num_steps=3), Leavers(), TicTacToe()])
 def test_environments_that_show_nothing_are_shown_by_their_observations(env):
-    replayed, recording = page_for(*untrained(env), explore=True)
+    replayed, recording = page_for(untrained(env), explore=True)
     track = data_of(replayed)["episodes"][0]["tracks"][0]
     kinds = [shapes["kind"] for shapes in track["drawing"]["shapes"]]
     assert kinds == ["lines", "rectangles", "text"]
@@ -219,15 +218,14 @@ def test_an_environment_that_renders_is_shown_by_frames():
         def render(self, state, params):
             return jax.numpy.full((20, 30, 3), 40 * state.time, jax.numpy.uint8)
 
-    replayed, _ = page_for(*untrained(Rendering(num_steps=3)))
+    replayed, _ = page_for(untrained(Rendering(num_steps=3)))
     frames = data_of(replayed)["episodes"][0]["tracks"][0]["frames"]
     assert frames["steps"] == [0, 1, 2, 3]
     assert all(image.startswith("data:image/png;base64,") for image in frames["images"])
 
 
 def test_numbers_that_are_not_finite_are_shown_as_zero():
-    algorithm, weights, params = untrained("cartpole")
-    recording = record_episode(algorithm, weights, params)
+    recording = recorded_alone(untrained("cartpole"))
     ((agent, steps),) = recording.steps.items()
     steps = steps._replace(reward=np.full_like(steps.reward, np.nan))
     broken = dataclasses.replace(recording, steps={agent: steps})
@@ -243,7 +241,7 @@ class BadlyDrawn(Probe):
 
 def refusals(tmp_path):
     arena = untrained("arena", env_args=ARENA)
-    recording = record_episode(*arena, EpisodeChoice(explore=True))
+    recording = recorded_alone(arena, explore=True)
     played = make_replay([Column("now", (recording,))])
     return {
         "the name must end in .html": lambda: played.save(tmp_path / "episode.htm"),
@@ -258,7 +256,7 @@ def refusals(tmp_path):
         "of an episode writes one": lambda: jaxrl.render([recording] * 2, "episode.gif"),
         "the name must end in one of": lambda: jaxrl.render(recording, tmp_path / "episode.html"),
         r"draw must have Circles with radius \[\] or \[3\], not \[2\]": lambda: page_for(
-            *untrained(BadlyDrawn(num_steps=3))
+            untrained(BadlyDrawn(num_steps=3))
         ),
     }
 
@@ -273,14 +271,14 @@ def test_what_cannot_be_is_refused_in_one_line(tmp_path):
 def test_a_page_that_would_be_too_large_is_refused_with_what_would_help(monkeypatch):
     monkeypatch.setattr(page, "MAX_BYTES", 20_000)
     with pytest.raises(UsageError, match="0 MB are allowed: choose fewer episodes"):
-        page_for(*untrained("cartpole"))
+        page_for(untrained("cartpole"))
 
 
 def test_policies_are_named_with_the_agents_that_they_play():
     config = PPOConfig(env="arena", policies="shared", num_envs=2, rollout_length=4)
     algorithm = config.replace(minibatch_size=8, fcnet_hiddens=(8,)).build()
     weights = untrained_of(algorithm)
-    replayed, _ = page_for(algorithm, weights, algorithm.env_params)
+    replayed, _ = page_for((algorithm, weights, algorithm.env_params))
     assert len({agent["policy"] for agent in data_of(replayed)["agents"]}) == 1
 
 

@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from jaxrl.play.recording import EpisodeChoice, record_episode
 from jaxrl.replay.page import Column, make_replay
-from tests.play.test_recording import untrained
+from tests.play.test_recording import recorded, untrained
 from tests.replay.browser import MISSING, Browser
 
 pytestmark = pytest.mark.skipif(MISSING is not None, reason=str(MISSING))
@@ -28,10 +27,7 @@ def browser(tmp_path_factory):
 def episodes():
     """The arena's recordings, (likeliest, sampled): episodes 0 and 1 of two players."""
     arena = untrained("arena", **ARENA)
-    return [
-        tuple(record_episode(*arena, EpisodeChoice(0, i, how)) for i in (0, 1))
-        for how in (False, True)
-    ]
+    return [recorded(arena, number=2, explore=how) for how in (False, True)]
 
 
 @pytest.fixture

@@ -30,9 +30,9 @@ from jaxrl.core.spaces import (
 from jaxrl.episodes import EpisodeWriter, SingleAgentEpisode, read_episodes
 from jaxrl.export.numpy_policy import NumpyPolicy
 from jaxrl.models.policy_spec import PolicyWeights
-from jaxrl.play.recording import record_episode
 from jaxrl.replay.page import Column, replay_data
 from jaxrl.run.inference.policy import Policy
+from tests.play.test_recording import recorded_alone
 from tests.spaces_strategy import actions, is_equal, member, trees
 
 STEPS = 4
@@ -422,7 +422,7 @@ def test_an_environment_of_jax_with_actions_of_mixed_kinds_is_learned_and_replay
 @pytest.mark.long
 def test_a_page_shows_the_integers_and_the_numbers_of_an_action_in_parts(mixing):
     algorithm, weights = mixing.algorithm, tuple(g.weights for g in mixing.runner.learners)
-    recording = record_episode(algorithm, weights, mixing.env_params)
+    recording = recorded_alone((algorithm, weights, mixing.env_params))
     column = Column("here", (recording,))
     (agent,) = replay_data([column])["agents"]
     assert agent["parts"] == [3, 2, 3, 4, 5, 3]
