@@ -101,7 +101,7 @@ class EpisodeRecording:
 
     @property
     def episode(self) -> Episode:
-        """The episode as an object, of one that has ended."""
+        """The episode as an object, to be stored or judged; only of one that has ended."""
         return make_episode(self.env, self.steps, self.facts, self.end == "terminated")
 
     def shown(self, steps: np.ndarray) -> np.ndarray:

@@ -1,6 +1,5 @@
 """`jaxrl.replay_episode`: an environment stepped again by an episode's actions, and compared."""
 
-import functools
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -8,43 +7,25 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
-from jaxrl.algorithms.on_policy import rollout_keys, start_keys
 from jaxrl.core.agent_steps import AgentSteps
 from jaxrl.core.batched_env import has_outside_state
-from jaxrl.core.env import (
-    MultiAgentEnvironment,
-    is_stacked,
-    lift,
-    raw_reset,
-    raw_step,
-    strongly_typed,
-)
+from jaxrl.core.env import MultiAgentEnvironment, lift, strongly_typed
 from jaxrl.core.errors import UsageError, brief, unknown_name
-from jaxrl.core.program_spaces import mask_length
 from jaxrl.core.registry import make_with
-from jaxrl.core.spaces import Space, tree_of
-from jaxrl.core.types import DEFAULT_POLICY, AgentId, Key, PyTree
+from jaxrl.core.types import AgentId, PyTree
 from jaxrl.episodes import MultiAgentEpisode, SingleAgentEpisode
 from jaxrl.episodes.by_agent import Episode, agents_of
-from jaxrl.episodes.column import Column
-from jaxrl.episodes.from_arrays import AgentFacts, rewards_of_actions
+from jaxrl.episodes.from_arrays import rewards_of_actions
 from jaxrl.episodes.values import Nested, leaves, map_nested, stack
-from jaxrl.ops.distributions import from_logits, num_logits
-from jaxrl.play.played_steps import PROBABILITIES
-from jaxrl.play.recording import EpisodeRecording
+from jaxrl.play.play_limit import PlayLimit
+from jaxrl.play.recorded_actions import RecordedActions
+from jaxrl.play.recording import EpisodeRecording, recordings_of
 from jaxrl.play.sampling import ORIGIN
 from jaxrl.play.video import write_episode
-from jaxrl.play.whole_episodes import episode_keys, step_chance
-from jaxrl.rollout.env_step import RolloutSpec, StepRandomness, draw_randomness
-from jaxrl.rollout.policy_map import Grouping
-from jaxrl.rollout.recorded_steps import DIST_INPUTS, ENV_ACTIONS
-from jaxrl.run.devices.mesh import on_host
+from jaxrl.play.whole_episodes import walk
 from jaxrl.run.storage.checkpoint import filled
-
-STEPS_PER_CALL = 256
 
 
 class Difference(NamedTuple):
@@ -64,16 +45,13 @@ class Difference(NamedTuple):
 
 
 @dataclass(frozen=True)
-class ReplayedEpisode:
-    """A replay of an episode of T steps."""
+class ReplayedEpisode(EpisodeRecording):
+    """The recording of an episode that was stepped again by its own actions.
 
-    recording: EpisodeRecording
-    difference: Difference | None  # the first; None: equal to the bit
+    `states` are the environment's, [T + 1, ...], the first the reset's.
+    """
 
-    @property
-    def states(self) -> PyTree:
-        """The environment's, [T + 1, ...]; the first is the reset's."""
-        return self.recording.states
+    difference: Difference | None = None  # the first; None: equal to the bit
 
     def save(self, path: str | Path, *, fps: float | None = None) -> None:
         """Draws it, by the file's ending: a .gif, an .mp4 or a .png, a strip of frames.
@@ -84,20 +62,18 @@ class ReplayedEpisode:
         Raises:
             UsageError: another ending, or an environment without pictures.
         """
-        write_episode(path, self.recording, fps=fps)
+        write_episode(path, self, fps=fps)
 
 
 def recordings_in(source: Any) -> tuple[EpisodeRecording, ...] | None:
     """The recordings of an episode that was played, or of a list of them; None of anything else.
 
-    An `Episode` is played again in its environment; a recording and a replay are shown as they are.
+    An `Episode` is played again in its environment; a recording is shown as it is.
     """
     sources = source if isinstance(source, list | tuple) else [source]
-    kinds = Episode | EpisodeRecording | ReplayedEpisode
-    if not (sources and all(isinstance(each, kinds) for each in sources)):
+    if not (sources and all(isinstance(each, Episode | EpisodeRecording) for each in sources)):
         return None
-    played = (replay_episode(each) if isinstance(each, Episode) else each for each in sources)
-    return tuple(getattr(each, "recording", each) for each in played)
+    return tuple(replay_episode(each) if isinstance(each, Episode) else each for each in sources)
 
 
 def refuse_settings_of_play(function: Callable[..., Any], settings: Mapping[str, Any]) -> None:
@@ -141,28 +117,14 @@ def replay_episode(episode: Episode, env: Any = None) -> ReplayedEpisode:
     for agent in recorded:
         if agent not in env.agents:
             raise unknown_name("agent", agent, env.agents, f"of episode {episode.id_}")
-    told = _told(env, params, recorded, len(episode))
-    states, steps = _replay(env, params, origin, told)
+    source = RecordedActions(env, params, episode, origin)
+    (batch,) = walk(source, 0, 1, PlayLimit(len(episode), say=lambda text: None))
+    (recording,) = recordings_of(source.play.rollout, params, batch)
     found = []
     for agent, (data, times) in recorded.items():
-        found += _differences(agent, data, times, steps[agent])
+        found += _differences(agent, data, times, recording.steps[agent])
     known_at = lambda difference: difference.step + (difference.field != "observation")
-    end = "terminated" if episode.is_terminated else "truncated" if episode.is_done else "cut"
-    facts = _facts_of(episode, env, params)
-    recording = EpisodeRecording(env, params, facts, steps, end, states)
-    return ReplayedEpisode(recording, min(found, key=known_at, default=None))
-
-
-def _facts_of(
-    episode: Episode, env: MultiAgentEnvironment, params: PyTree
-) -> dict[AgentId, AgentFacts]:
-    facts = {}
-    for agent in env.agents:
-        is_alone = isinstance(episode, SingleAgentEpisode)
-        policy = episode.module_id if is_alone else episode.module_for(agent)
-        spaces = env.observation_space(agent, params), env.action_space(agent, params)
-        facts[agent] = AgentFacts(policy or DEFAULT_POLICY, *spaces)
-    return facts
+    return ReplayedEpisode(**vars(recording), difference=min(found, key=known_at, default=None))
 
 
 def origin_of(episode: Episode) -> Mapping[str, Any]:
@@ -212,187 +174,6 @@ def environment_of(
         return env, params
     arrays = {f"env_params.{path}": np.asarray(v) for path, v in origin["env_params"].items()}
     return env, filled(params, arrays, "env_params", f"episode {episode.id_}")
-
-
-def _told(
-    env: MultiAgentEnvironment, params: PyTree, recorded: Mapping[AgentId, tuple], length: int
-) -> dict[AgentId, AgentSteps]:
-    """The actions and model outputs of an episode, [T, ...], zeros where an agent waits.
-
-    The rest of the steps is None.
-    """
-    told = {}
-    for agent in env.agents:
-        space = env.action_space(agent, params)
-        if agent in recorded:
-            episode, times = recorded[agent]
-            by_step = functools.partial(_by_step, times[:-1], length)
-            action, outputs = by_step(episode.actions), episode.extra_model_outputs
-            outputs = {name: by_step(column) for name, column in outputs.items()}
-        else:
-            zeros = lambda part: np.zeros((length, *part.shape), part.dtype)
-            action, outputs = jax.tree.map(zeros, tree_of(space)), {}
-        told[agent] = AgentSteps(None, action, *[None] * 4, _with_probabilities(space, outputs))
-    return told
-
-
-def _env_actions(
-    env: MultiAgentEnvironment, params: PyTree, told: Mapping[AgentId, AgentSteps]
-) -> dict[AgentId, PyTree]:
-    """The actions that the environment was given, {agent: [T, ...]}, of the types of its spaces."""
-    actions = {}
-    for agent, steps in told.items():
-        taken = steps.outputs.get(ENV_ACTIONS, steps.action)
-        typed = lambda part, rows: np.asarray(rows, part.dtype)
-        actions[agent] = jax.tree.map(typed, tree_of(env.action_space(agent, params)), taken)
-    return actions
-
-
-def _with_probabilities(space: Space, outputs: dict[str, PyTree]) -> dict[str, PyTree]:
-    """The outputs with the probabilities of integers, where the distribution was recorded."""
-    dist_inputs = outputs.get(DIST_INPUTS)
-    if PROBABILITIES in outputs or dist_inputs is None or not mask_length(space):
-        return outputs
-    if np.shape(dist_inputs)[1:] != (num_logits(space),):  # a distribution of the user's own
-        return outputs
-    probabilities = np.asarray(from_logits(space, dist_inputs).probabilities())
-    return {**outputs, PROBABILITIES: probabilities}
-
-
-def _by_step(times: np.ndarray, length: int, column: Column) -> Nested:
-    """An agent's values by environment step, [T, ...]; zeros where it waits."""
-
-    def placed(values):
-        rows = np.zeros((length, *values.shape[1:]), values.dtype)
-        rows[times] = values
-        return rows
-
-    values = column.get()
-    return map_nested(placed, stack(values) if isinstance(values, list) else values)
-
-
-def _replay(
-    env: MultiAgentEnvironment,
-    params: PyTree,
-    origin: Mapping[str, Any],
-    told: Mapping[AgentId, AgentSteps],
-) -> tuple[PyTree, dict[AgentId, AgentSteps]]:
-    """(the states [T + 1, ...], each agent's steps)."""
-    actions = _env_actions(env, params, told)
-    length = len(jax.tree.leaves(actions)[0])
-    reset_key, step_keys = _keys_of(env, origin, length)
-    obs, state = _reset(env, params, reset_key)
-    states, observations, parts = [jax.tree.map(on_host, state)], [jax.tree.map(on_host, obs)], []
-    for begin in range(0, length, STEPS_PER_CALL):
-        times = np.minimum(begin + np.arange(STEPS_PER_CALL), length - 1)
-        chunk = jax.tree.map(lambda rows, times=times: rows[times], actions)
-        state, played = _step_on(env, params, state, step_keys[times], chunk)
-        cut = lambda leaf, count=length - begin: on_host(leaf)[:count]
-        reached, obs, flags = jax.tree.map(cut, played)
-        states.append(reached)
-        observations.append(obs)
-        parts.append(flags)
-    joined = lambda trees: jax.tree.map(lambda *leaves: np.concatenate(leaves), *trees)
-    obs, flags, steps = joined(observations), joined(parts), {}
-    for i, agent in enumerate(told):
-        names = "reward", "active", "terminated", "truncated"
-        reached = dict(zip(names, (leaf[:, i] for leaf in flags), strict=True))
-        steps[agent] = told[agent]._replace(obs=obs[agent], **reached)
-    return joined(states), steps
-
-
-def _keys_of(env: MultiAgentEnvironment, origin: Mapping[str, Any], length: int) -> tuple[Key, Key]:
-    """(of the reset, [1], and of the steps, [length])."""
-    if "rollout" in origin:
-        return _keys_in_training(env, origin["seed"], origin["rollout"], length)
-    reset_key, play_key = episode_keys(origin["seed"])
-    index = np.array([origin["episode"]], np.int32)
-    blocks = []
-    for begin in range(0, length, STEPS_PER_CALL):
-        times = np.int32(begin + np.arange(STEPS_PER_CALL))
-        blocks.append(_sampled_keys(env, play_key, index, times))
-    return jax.random.fold_in(reset_key, index[0])[None], jnp.concatenate(blocks)[:length]
-
-
-def _keys_in_training(
-    env: MultiAgentEnvironment, seed: int, place: Mapping[str, int], length: int
-) -> tuple[Key, Key]:
-    """The keys of an episode of a run's rollouts, like `_keys_of`.
-
-    Args:
-        place: of its first step: "update", "step", "environment" and "rollout_length".
-    """
-    key, rollout_length = jax.random.key(seed, impl="threefry2x32"), place["rollout_length"]
-    index = np.array([place["environment"]], np.int32)
-    draws = functools.partial(_rollout_draws, env, rollout_length, key, index)
-    first = (place["update"] - 1) * rollout_length + place["step"]  # since training began
-    begin, end = first // rollout_length, (first + length - 1) // rollout_length + 1
-    step_keys = jnp.concatenate([draws(np.int32(n + 1)).step_key[:, 0] for n in range(begin, end)])
-    step_keys = step_keys[first - begin * rollout_length :][:length]
-    if first == 0:
-        env_key, _ = start_keys(key)
-        return jax.random.fold_in(env_key, index[0])[None], step_keys
-    update, step = divmod(first - 1, rollout_length)  # in which the last episode ended
-    last = draws(np.int32(update + 1)).reset_key[step, 0]
-    return jax.random.fold_in(last, step)[None], step_keys
-
-
-def _without_policies(env: MultiAgentEnvironment) -> RolloutSpec:
-    """A rollout's specification for the random numbers of the environment alone."""
-    return RolloutSpec(env, Grouping(env.agents, (), (), is_stacked(env)), (), ())
-
-
-@functools.partial(jax.jit, static_argnums=0)
-def _sampled_keys(
-    env: MultiAgentEnvironment, play_key: Key, index: jax.Array, times: jax.Array
-) -> Key:
-    spec = _without_policies(env)
-    return jax.vmap(lambda time: step_chance(spec, play_key, index, time).step_key[0])(times)
-
-
-@functools.partial(jax.jit, static_argnums=(0, 1))
-def _rollout_draws(
-    env: MultiAgentEnvironment, length: int, key: Key, index: jax.Array, update: jax.Array
-) -> StepRandomness:
-    """The draws of the environments `index`, [length, E], in the rollout of an update."""
-    return draw_randomness(_without_policies(env), rollout_keys(key, update, index), length)
-
-
-@functools.partial(jax.jit, static_argnums=0)
-def _reset(
-    env: MultiAgentEnvironment, params: PyTree, keys: Key
-) -> tuple[dict[AgentId, PyTree], PyTree]:
-    """(obs, state), [1, ...], of keys [1]."""
-
-    def reset(key):
-        obs, state = raw_reset(env, key, params)
-        return env.by_agent(obs), state
-
-    return jax.vmap(reset)(keys)
-
-
-@functools.partial(jax.jit, static_argnums=0)
-def _step_on(
-    env: MultiAgentEnvironment,
-    params: PyTree,
-    state: PyTree,
-    step_keys: Key,
-    actions: dict[AgentId, jax.Array],
-) -> tuple[PyTree, tuple]:
-    """Steps with no reset: state [1, ...], keys [T], actions [T, ...]."""
-
-    def step(state, now):
-        key, action = now
-
-        def one_env(state):
-            raw = raw_step(env, key, state, action, params)
-            flags = raw.reward, raw.active, raw.terminated, raw.truncated
-            return raw.state, env.by_agent(raw.obs), flags
-
-        state, obs, flags = jax.vmap(one_env)(state)
-        return state, jax.tree.map(lambda leaf: leaf[0], (state, obs, flags))
-
-    return jax.lax.scan(step, state, (step_keys, actions))
 
 
 def _differences(

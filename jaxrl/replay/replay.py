@@ -46,8 +46,8 @@ def replay(
         source: a run's folder, or a checkpoint's, or what `load_run` returned; a `Trainer`, which
             plays with its present policies; or a configuration, with the `runner` that
             `make_train` returned. Or an episode that was played, or a list of them: as
-            `Trainer.sample` and `read_episodes` give them, what `replay_episode` returned, or a
-            recording, as of `render`; then nothing else is given.
+            `Trainer.sample` and `read_episodes` give them, or a recording, as of `replay_episode`
+            and `render`; then nothing else is given.
         runner: the state of training, only with a configuration.
         episodes, episode: how many, and the number of the first.
         checkpoint: of a run: "last", "best", an iteration or "untrained", or a list of these, which

@@ -36,7 +36,7 @@ def test_a_replay_gives_the_states_of_the_environment():
 def test_a_replayed_episode_shows_what_shows_an_episode_that_is_played_to_be_looked_at(name, env):
     """With the steps in which agents wait, which an episode leaves out."""
     recording = recorded_alone(players(name), seed=3, first=1, explore=True)
-    again = replay_episode(episodes_of(name)[0], env).recording
+    again = replay_episode(episodes_of(name)[0], env)
     assert (again.agents, again.end) == (recording.agents, recording.end)
     for field in ("states", "rewards", "active", "observations"):
         both = getattr(recording, field), getattr(again, field)
@@ -51,7 +51,7 @@ def test_a_replayed_episode_shows_what_shows_an_episode_that_is_played_to_be_loo
 
 def test_a_recording_is_an_episode_as_well():
     recorded = recorded_alone(players("joining"), seed=3, first=1, explore=True).episode
-    replayed = replay_episode(episodes_of("joining")[0], Joining()).recording.episode
+    replayed = replay_episode(episodes_of("joining")[0], Joining()).episode
     for agent, data in episodes_of("joining")[0].agent_episodes.items():
         for episode in (recorded, replayed):
             assert episode.observation_times(agent) == recorded.observation_times(agent)
@@ -62,9 +62,9 @@ def test_a_replay_draws_the_episode(tmp_path):
     (episode, *_) = episodes_of("arena")
     replayed = replay_episode(episode)
     np.testing.assert_array_equal(
-        replayed.recording.rewards[:, 1], episode.get_rewards(agent_ids="agent2")["agent2"]
+        replayed.rewards[:, 1], episode.get_rewards(agent_ids="agent2")["agent2"]
     )
-    assert replayed.recording.end == "truncated"
+    assert replayed.end == "truncated"
     replayed.save(tmp_path / "episode.png")
     assert (tmp_path / "episode.png").read_bytes().startswith(b"\x89PNG")
     with pytest.raises(UsageError, match="must end in one of"):

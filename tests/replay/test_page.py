@@ -164,7 +164,7 @@ def test_episodes_from_files_are_drawn_paged_and_judged(trained, tmp_path):
         jax.tree.map(lambda *each: np.testing.assert_allclose(*each, atol=1e-2), track, expected)
     np.testing.assert_array_equal(again[0]["tracks"][0]["rewards"], track["rewards"])
     policies = {name: jaxrl.load_policy(run, name) for name in ("pol1", "pol2")}
-    for episodes in (stored, [jaxrl.replay_episode(each).recording.episode for each in stored]):
+    for episodes in (stored, [jaxrl.replay_episode(each).episode for each in stored]):
         judged = jaxrl.estimate_return(episodes, policies)
         mean = judged["weighted_importance_sampling"].estimate
         assert mean == pytest.approx(wanted["episode_return_mean"], abs=1e-3)
