@@ -1,6 +1,6 @@
 """Evaluation: whole episodes with frozen policies, exactly as many as asked, summarised."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import jax
@@ -19,7 +19,7 @@ from jaxrl.play.host_episodes import (
     play_episodes,
 )
 from jaxrl.play.play_limit import DEFAULT_LIMIT, PlayLimit, say_on_stderr
-from jaxrl.play.sampling import env_of, episodes_of
+from jaxrl.play.sampling import env_of, passed_to
 from jaxrl.play.whole_episodes import PlayedBatch
 from jaxrl.rollout.episode_stats import summarise
 from jaxrl.run.results import Result, episode_results, episode_returns
@@ -56,12 +56,13 @@ def evaluate(
     return evaluate_and_record(players, wanted)["env_runners"]
 
 
-def summary_of_episodes(algorithm: Algorithm, batches: Sequence[PlayedBatch]) -> Result:
+def summary_of_episodes(algorithm: Algorithm, batches: Iterable[PlayedBatch]) -> Result:
     """Batches of episodes, in RLlib's tree as under `env_runners`.
 
     With `episode_return_std` and `episode_len_std` (of the episodes, ddof 0). Of episodes that were
     cut only their number is there, `num_episodes_cut`, and their steps.
     """
+    batches = list(batches)
     played = jax.tree.map(lambda *leaves: np.concatenate(leaves), *[b.finished for b in batches])
     done = np.concatenate([batch.done for batch in batches])
     num_cut_steps = sum(int((~batch.done).sum()) * batch.num_steps for batch in batches)
@@ -81,12 +82,9 @@ def evaluate_and_record(
     players: Players, wanted: EpisodeRange, *sinks: Callable[[Episode], Any]
 ) -> Result:
     """{"env_runners": ...}; the sinks are called with each episode as an object."""
-    batches = []
-    for batch in play_episodes(players, wanted, keeps_steps=bool(sinks)):
-        batches.append(batch._replace(steps=None))
-        for episode in episodes_of(players, wanted.seed, batch) if sinks else ():
-            for sink in sinks:
-                sink(episode)
+    batches = play_episodes(players, wanted, keeps_steps=bool(sinks))
+    if sinks:
+        batches = passed_to(sinks, players, wanted.seed, batches)
     return {"env_runners": summary_of_episodes(players.algorithm, batches)}
 
 

@@ -1,6 +1,6 @@
 """Episodes as objects out of the compiled program, which records them in arrays."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -36,3 +36,17 @@ def episodes_of(players: Players, seed: int, batch: PlayedBatch) -> Iterator[Epi
             episode = recording.episode
             episode.custom_data[ORIGIN] = {**origin, "episode": batch.first + i}
             yield episode
+
+
+def passed_to(
+    sinks: tuple[Callable[[Episode], Any], ...],
+    players: Players,
+    seed: int,
+    batches: Iterable[PlayedBatch],
+) -> Iterator[PlayedBatch]:
+    """The batches without their steps; the sinks are called with each episode of them."""
+    for batch in batches:
+        for episode in episodes_of(players, seed, batch):
+            for sink in sinks:
+                sink(episode)
+        yield batch._replace(steps=None)

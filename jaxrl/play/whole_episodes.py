@@ -1,4 +1,12 @@
-"""Whole episodes with frozen policies, side by side: one walker evaluates, records and samples.
+"""Whole episodes with frozen policies, side by side: `walk` takes them from any source to any sink.
+
+    sources  CompiledEpisodes, OutsideEpisodes (`play_episodes` chooses), RecordedActions
+    sinks    summary_of_episodes: statistics; passed_to: objects, files; recordings_of: pictures
+
+    evaluate        play_episodes(...) | summary_of_episodes
+    sample, output  play_episodes(...) | passed_to(append, write) | summary_of_episodes
+    render, replay  play_episodes(...) | recordings_of | write_episode, make_replay
+    replay_episode  walk(RecordedActions(...)) | recordings_of | its differences
 
 Episode i of a seed has keys of its own, whichever episodes are played beside it, and of every
 environment just the first episode counts: so neither the batch nor an episode's length decides what

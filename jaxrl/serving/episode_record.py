@@ -9,6 +9,7 @@ import numpy as np
 
 from jaxrl.core.types import AgentId
 from jaxrl.episodes import MultiAgentEpisode, SingleAgentEpisode
+from jaxrl.outside.recording_policy import POLICY_ACTIONS
 
 Chunk = SingleAgentEpisode | MultiAgentEpisode
 
@@ -90,7 +91,7 @@ def _outputs(act: Act) -> dict[str, Any]:
     """The outputs of a step, by RLlib's names and `policy_actions`."""
     outputs = {"action_logp": np.float32(act.log_prob)}
     if act.sampled is not None:
-        outputs["policy_actions"] = act.sampled
+        outputs[POLICY_ACTIONS] = act.sampled
     if act.mask is not None:
         outputs["action_mask"] = act.mask
     return outputs
