@@ -41,51 +41,44 @@ def model_outputs(step: Any, env_action: PyTree | None) -> dict[str, PyTree]:
     return outputs
 
 
-class RecordedAlone(NamedTuple):
-    """The part of a step that only recording needs."""
+def recorded_alone(
+    spec: RolloutSpec,
+    turns: list[Any],
+    reached: tuple[PyTree, ...],
+    all_terminated: jax.Array,
+) -> RecordedSteps:
+    """The part of the recorded environments' step that no turn has; the rest of it is None.
 
-    reached: tuple[PyTree, ...]  # by group, observations before any reset
-    # By group, as the environment got them: made afterwards, their last bits may differ. None where
-    # the sampled ones are the environment's.
-    env_actions: tuple[PyTree | None, ...]
-    all_terminated: jax.Array
-
-    @classmethod
-    def of(
-        cls,
-        spec: RolloutSpec,
-        turns: list[Any],
-        reached: tuple[PyTree, ...],
-        all_terminated: jax.Array,
-    ) -> "RecordedAlone":
-        """The recorded environments' part of a step."""
-        env_actions = []
-        for policy_spec, turn in zip(spec.policy_specs, turns, strict=True):
-            env_actions.append(policy_spec.recorded(turn.action)[1])
-        by_group = reached, tuple(env_actions)
-        first = lambda leaf: leaf[:, : spec.num_recorded]
-        return cls(*jax.tree.map(first, by_group), all_terminated[: spec.num_recorded])
+    Args:
+        reached: by group, observations before any reset.
+    """
+    groups = []
+    for policy_spec, turn, observed in zip(spec.policy_specs, turns, reached, strict=True):
+        # As the environment got it: made afterwards, its last bits may differ.
+        env_action = policy_spec.recorded(turn.action)[1]
+        outputs = {} if env_action is None else {ENV_ACTIONS: env_action}
+        groups.append(AgentSteps(*[None] * 6, outputs, observed))
+    groups = jax.tree.map(lambda leaf: leaf[:, : spec.num_recorded], tuple(groups))
+    return RecordedSteps(groups, all_terminated[: spec.num_recorded], None)
 
 
 def recorded_steps(
-    spec: RolloutSpec, turns: list[Any], episode_done: jax.Array, alone: RecordedAlone
+    spec: RolloutSpec, turns: list[Any], episode_done: jax.Array, alone: RecordedSteps
 ) -> RecordedSteps:
     """The steps [T, ...] of the recorded environments, with the very numbers of the rollout."""
     groups = []
-    by_group = zip(spec.policy_specs, turns, alone.reached, alone.env_actions, strict=True)
-    for policy_spec, turn, reached, env_action in by_group:
+    for policy_spec, turn, group in zip(spec.policy_specs, turns, alone.groups, strict=True):
         turn = jax.tree.map(lambda leaf: leaf[:, :, : spec.num_recorded], turn)
         groups.append(
-            AgentSteps(
+            group._replace(
                 obs=turn.obs,
                 action=policy_spec.as_sampled(turn.action),
                 reward=turn.reward,
                 active=turn.active,
                 terminated=turn.terminated,
                 truncated=turn.truncated,
-                outputs=model_outputs(turn, env_action),
-                reached=reached,
+                outputs=model_outputs(turn, group.outputs.get(ENV_ACTIONS)),
             )
         )
     episode_done = episode_done[:, : spec.num_recorded]
-    return RecordedSteps(tuple(groups), alone.all_terminated, episode_done)
+    return alone._replace(groups=tuple(groups), episode_done=episode_done)

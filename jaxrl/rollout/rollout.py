@@ -29,7 +29,7 @@ from jaxrl.rollout.env_step import (
 from jaxrl.rollout.episode_stats import EpisodeStats
 from jaxrl.rollout.feature import After, Played
 from jaxrl.rollout.policy_map import Grouping, each_policy
-from jaxrl.rollout.recorded_steps import RecordedAlone, RecordedSteps, recorded_steps
+from jaxrl.rollout.recorded_steps import RecordedSteps, recorded_alone, recorded_steps
 
 
 class Trajectory(struct.PyTreeNode):
@@ -106,7 +106,7 @@ def play(
         alone = None
         if spec.num_recorded:
             reached = spec.grouping.gather(raw.obs)
-            alone = RecordedAlone.of(spec, turns, reached, raw.all_terminated)
+            alone = recorded_alone(spec, turns, reached, raw.all_terminated)
         return (after, carries), (*packed(turns, ends), alone)
 
     start = envs, Carries.zeros(spec, envs, len(randomness.step))
