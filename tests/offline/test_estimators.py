@@ -380,20 +380,6 @@ def policies_of(players):
     return policies
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("name", ["arena", "memory", "leavers", "joining", "masks", "continuous"])
-def test_what_sampled_an_episode_has_ratios_of_1(name):
-    episodes = episodes_of(name)
-    judged = judge_episodes(episodes, policies_of(players(name)))
-    np.testing.assert_allclose(judged.log_ratios, 0, atol=1e-5)
-    returns = [
-        episode.get_return(*[True] * isinstance(episode, MultiAgentEpisode)) for episode in episodes
-    ]
-    np.testing.assert_allclose(judged.rewards.sum(axis=1), returns, rtol=1e-6)
-    assert len(judged.states) == judged.lengths.sum()
-    assert np.isfinite(judged.states).all() and judged.taken.shape == judged.expected.shape
-
-
 def test_a_memory_that_is_told_the_last_action_and_reward_and_its_agent_has_ratios_of_1():
     told = {"lstm_use_prev_action": True, "lstm_use_prev_reward": True, "agent_id_obs": True}
     small = {"use_gru": True, "lstm_cell_size": 4, "policies": "shared"}

@@ -112,16 +112,6 @@ def test_the_states_begin_with_the_reset_and_there_is_one_more_than_steps(arena)
     assert replay.running_returns.shape == (31, 2) and replay.active.all()
 
 
-def test_the_episodes_are_those_that_evaluation_counts():
-    cartpole = untrained("cartpole")
-    lengths = [each.num_steps for each in recorded(cartpole, seed=5, number=4, explore=True)]
-    counted = evaluate(*cartpole, episodes=4, seed=5, explore=True)
-    assert (sum(lengths), max(lengths)) == (
-        counted["num_env_steps_sampled"],
-        counted["episode_len_max"],
-    )
-
-
 def test_a_policy_with_memory_remembers_the_same_in_replays_and_evaluations():
     """Weights are enlarged until what is remembered decides.
 

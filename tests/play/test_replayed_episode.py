@@ -3,7 +3,6 @@
 import copy
 import json
 
-import jax
 import numpy as np
 import pytest
 
@@ -11,64 +10,8 @@ import jaxrl
 from jaxrl import UsageError, replay_episode
 from jaxrl.episodes import MultiAgentEpisode, SingleAgentEpisode
 from tests.episodes.test_parquet import turns
-from tests.play.test_recording import recorded_alone
-from tests.play.test_sampling import ARENA, assert_equal_agents, episodes_of, players
-from tests.probes import Forbidden, Joining, Leavers
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(
-    ("name", "env"),
-    [("arena", None), ("memory", "cartpole"), ("leavers", Leavers()), ("joining", Joining())],
-)
-def test_sampled_episodes_are_reproduced_to_the_bit(name, env):
-    for episode in episodes_of(name):
-        assert replay_episode(episode, env).difference is None
-
-
-def test_a_replay_gives_the_states_of_the_environment():
-    (episode, *_) = episodes_of("arena")
-    states = replay_episode(episode).states
-    np.testing.assert_array_equal(states.time, np.arange(31))
-
-
-@pytest.mark.parametrize(("name", "env"), [("arena", None), ("joining", Joining())])
-def test_a_replayed_episode_shows_what_shows_an_episode_that_is_played_to_be_looked_at(name, env):
-    """With the steps in which agents wait, which an episode leaves out."""
-    recording = recorded_alone(players(name), seed=3, first=1, explore=True)
-    again = replay_episode(episodes_of(name)[0], env)
-    assert (again.agents, again.end) == (recording.agents, recording.end)
-    for field in ("states", "rewards", "active", "observations"):
-        both = getattr(recording, field), getattr(again, field)
-        jax.tree.map(np.testing.assert_array_equal, *both)
-    for agent, steps in recording.steps.items():
-        decisions = recording.decisions[agent], again.decisions[agent]
-        for field in ("action", "value", "probabilities"):
-            shown = [getattr(each, field)[steps.active] for each in decisions]
-            np.testing.assert_allclose(*shown, rtol=1e-5, atol=1e-6)
-        assert again.facts[agent].module_id == recording.facts[agent].module_id
-
-
-def test_a_recording_is_an_episode_as_well():
-    recorded = recorded_alone(players("joining"), seed=3, first=1, explore=True).episode
-    replayed = replay_episode(episodes_of("joining")[0], Joining()).episode
-    for agent, data in episodes_of("joining")[0].agent_episodes.items():
-        for episode in (recorded, replayed):
-            assert episode.observation_times(agent) == recorded.observation_times(agent)
-            assert_equal_agents(episode.agent_episodes[agent], data)
-
-
-def test_a_replay_draws_the_episode(tmp_path):
-    (episode, *_) = episodes_of("arena")
-    replayed = replay_episode(episode)
-    np.testing.assert_array_equal(
-        replayed.rewards[:, 1], episode.get_rewards(agent_ids="agent2")["agent2"]
-    )
-    assert replayed.end == "truncated"
-    replayed.save(tmp_path / "episode.png")
-    assert (tmp_path / "episode.png").read_bytes().startswith(b"\x89PNG")
-    with pytest.raises(UsageError, match="must end in one of"):
-        replayed.save(tmp_path / "episode.txt")
+from tests.play.test_sampling import ARENA, episodes_of
+from tests.probes import Forbidden, Joining
 
 
 def test_an_episode_that_went_through_json_is_reproduced():

@@ -19,7 +19,7 @@ from jaxrl.play.whole_episodes import episode_keys, step_chance
 from tests.play.test_recording import untrained
 from tests.probes import Crowd, Forbidden, Joining, Leavers
 
-# Compiled once for all tests of this module and of test_replayed_episode.
+# Compiled once for all tests of this module, test_replayed_episode and test_sources_and_sinks.
 
 ARENA = {"height": 4, "width": 5, "max_steps_in_episode": 30}
 EXPLORED = EpisodeRange(seed=3, first=1, number=3, explore=True)
@@ -35,6 +35,7 @@ def players(name):
         "joining": lambda: untrained(Joining()),
         "masks": lambda: untrained(Forbidden()),
         "continuous": lambda: untrained(Crowd(3), policies="shared"),
+        "outside": lambda: untrained("tests.outside.workers.environments:Counter"),
     }
     algorithm, weights, params = envs[name]()
     env = {"env": name if name == "arena" else None, "env_args": ARENA if name == "arena" else {}}
@@ -179,22 +180,6 @@ def test_sampled_episodes_are_those_of_a_loop_that_plays_and_records_step_by_ste
         assert episode.agent_episodes[agent].module_id == expected.module_for(agent)
     returns = [each.get_return(include_hanging_rewards=True) for each in (episode, expected)]
     assert returns[0] == pytest.approx(returns[1], abs=1e-4)
-
-
-@pytest.mark.parametrize("name", ["arena", "memory", "leavers", "joining"])
-def test_returns_and_lengths_are_those_that_evaluation_reports(name):
-    result, episodes = sampled(name)
-    reported = result["env_runners"]
-    is_single = isinstance(episodes[0], SingleAgentEpisode)
-    told = {} if is_single else {"include_hanging_rewards": True}
-    returns = [episode.get_return(**told) for episode in episodes]
-    assert reported["num_episodes"] == len(episodes) == 3
-    assert np.mean(returns) == pytest.approx(reported["episode_return_mean"], rel=1e-5)
-    assert np.max(returns) == pytest.approx(reported["episode_return_max"], rel=1e-5)
-    assert sum(map(len, episodes)) == reported["num_env_steps_sampled"]
-    for agent, mean in reported["agent_episode_returns_mean"].items():
-        parts = episodes if is_single else [each.agent_episodes[agent] for each in episodes]
-        assert np.mean([each.get_return() for each in parts]) == pytest.approx(mean, rel=1e-5)
 
 
 def test_an_evaluation_reports_the_same_with_episodes_and_without():

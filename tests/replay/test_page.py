@@ -12,13 +12,12 @@ import jaxrl
 from jaxrl import PPOConfig, UsageError
 from jaxrl.core.agent_steps import AgentSteps
 from jaxrl.core.drawing import Circles, Drawing
-from jaxrl.play.evaluate import evaluate
 from jaxrl.play.recording import EpisodeRecording
 from jaxrl.replay import page
 from jaxrl.replay.drawings import observations_drawn
 from jaxrl.replay.page import Column, make_replay
 from jaxrl.replay.replay import replay
-from tests.play.test_recording import recorded, recorded_alone, untrained
+from tests.play.test_recording import recorded_alone, untrained
 from tests.probes import SMALL_ARENA, Leavers, Probe, TicTacToe
 from tests.replay.test_packing import unpacked
 
@@ -83,20 +82,6 @@ def test_values_and_continuous_actions_come_back(waterworld):
     assert np.all((low <= mean) & (mean <= high)) and np.any(low < high)
 
 
-def test_the_returns_are_those_that_evaluation_counts():
-    arena = untrained("arena", env_args=ARENA)
-    recordings = recorded(arena, seed=4, number=3, explore=True)
-    data = data_of(make_replay([Column("now", recordings)], first=0))
-    tracks = [episode["tracks"][0] for episode in data["episodes"]]
-    counted = evaluate(*arena, episodes=3, seed=4, explore=True)
-    means = np.mean([track["returns"] for track in tracks], axis=0)
-    expected = list(counted["agent_episode_returns_mean"].values())
-    np.testing.assert_allclose(means, expected, rtol=1e-6)
-    for track in tracks:
-        np.testing.assert_allclose(track["rewards"].sum(axis=0), track["returns"], rtol=1e-5)
-        np.testing.assert_allclose(track["totals"], track["rewards"].sum(axis=1), atol=1e-6)
-
-
 def test_probabilities_are_those_of_the_policy_at_each_state_and_actions_are_named():
     replayed, recording = page_for(untrained("cartpole"))
     data = data_of(replayed)
@@ -146,28 +131,6 @@ def test_several_checkpoints_start_alike_and_untrained_policies_are_those_of_the
     np.testing.assert_array_equal(*starts)
     assert data_of(both)["note"] == "run"
     assert jaxrl.replay(jaxrl.load_run(tmp_path / "run")).columns[0].name == "iteration 40"
-
-
-def test_episodes_from_files_are_drawn_paged_and_judged(trained, tmp_path):
-    pytest.importorskip("pyarrow", reason="the extra `offline`")
-    run, played = trained.run_dir, {"episodes": 2, "explore": True, "seed": 5}
-    wanted = jaxrl.evaluate(run, **played, output=tmp_path / "data")["env_runners"]
-    stored = list(jaxrl.episodes.read_episodes(tmp_path / "data"))
-    file, recording = jaxrl.render(stored[1], tmp_path / "episode.png")
-    assert file.read_bytes().startswith(b"\x89PNG")
-    shown = data_of(jaxrl.replay(stored))["episodes"]
-    again = data_of(jaxrl.replay([recording]))["episodes"]  # which is not played once more
-    for episode, alone in zip(shown, data_of(jaxrl.replay(run, **played))["episodes"], strict=True):
-        ((track,), (expected,)) = episode["tracks"], alone["tracks"]
-        for exact in ("drawing", "end"):
-            jax.tree.map(np.testing.assert_array_equal, track.pop(exact), expected.pop(exact))
-        jax.tree.map(lambda *each: np.testing.assert_allclose(*each, atol=1e-2), track, expected)
-    np.testing.assert_array_equal(again[0]["tracks"][0]["rewards"], track["rewards"])
-    policies = {name: jaxrl.load_policy(run, name) for name in ("pol1", "pol2")}
-    for episodes in (stored, [jaxrl.replay_episode(each).episode for each in stored]):
-        judged = jaxrl.estimate_return(episodes, policies)
-        mean = judged["weighted_importance_sampling"].estimate
-        assert mean == pytest.approx(wanted["episode_return_mean"], abs=1e-3)
 
 
 def test_a_configuration_plays_with_a_runner_such_as_make_train_returns(trained):
