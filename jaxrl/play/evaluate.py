@@ -8,7 +8,7 @@ import numpy as np
 
 from jaxrl.algorithms.base import Algorithm, RunnerState
 from jaxrl.core.errors import UsageError
-from jaxrl.core.fields import UINT32, count, flag, freeze, pairs
+from jaxrl.core.fields import freeze, pairs
 from jaxrl.core.types import PyTree
 from jaxrl.episodes.by_agent import Episode
 from jaxrl.models.policy_spec import PolicyWeights
@@ -23,8 +23,14 @@ from jaxrl.play.sampling import env_of, passed_to
 from jaxrl.play.whole_episodes import PlayedBatch
 from jaxrl.rollout.episode_stats import summarise
 from jaxrl.run.results import Result, episode_results, episode_returns
-from jaxrl.run.settings import MAX_STEPS
 
+SETTINGS = {  # of a run, by the argument of a call that may differ
+    "episodes": "evaluation_duration",
+    "explore": "evaluation_explore",
+    "seed": "evaluation_seed",
+    "max_steps": "evaluation_max_steps",
+    "env_args": "evaluation_env_args",
+}
 _summarise = jax.jit(summarise)  # one program, not one for each operation
 
 
@@ -132,14 +138,12 @@ class Evaluation:
             **changes: episodes, explore, seed, max_steps or env_args in place of the settings',
                 where they are not None.
         """
-        wanted = self._wanted(changes)
-        algorithm, is_target = self._over(wanted["env_args"]), self.config.env_task_fn is not None
-        params = algorithm.env_params if is_target or wanted["env_args"] else env_params
-        env, weights = env_of(self.config, wanted["env_args"]), algorithm.acting_weights
+        wanted, env_args = self._wanted(first, changes)
+        algorithm, is_target = self._over(env_args), self.config.env_task_fn is not None
+        params = algorithm.env_params if is_target or env_args else env_params
+        env, weights = env_of(self.config, env_args), algorithm.acting_weights
         players = Players(algorithm, weights(runner, opponent), params, env, self.copies)
-        limit = PlayLimit(wanted["max_steps"], self.say, "evaluation_max_steps")
-        chosen = wanted["seed"], first, wanted["episodes"], wanted["explore"], limit
-        result = evaluate_and_record(players, EpisodeRange(*chosen), *sinks)
+        result = evaluate_and_record(players, wanted, *sinks)
         pool = self.trained.opponents
         if pool is None:
             return result
@@ -149,17 +153,16 @@ class Evaluation:
         """Ends what steps copies of an environment outside JAX."""
         self.copies.close()
 
-    def _wanted(self, changes: Mapping[str, Any]) -> dict[str, Any]:
-        wanted = {
-            "episodes": self.settings.evaluation_duration,
-            "explore": self.settings.evaluation_explore,
-            "seed": self.settings.evaluation_seed,
-            "env_args": self.settings.evaluation_env_args,
-            "max_steps": self.settings.evaluation_max_steps,
-            **{name: value for name, value in changes.items() if value is not None},
-        }
-        check_wanted(wanted)
-        return {**wanted, "env_args": dict(wanted["env_args"])}
+    def _wanted(
+        self, first: int, changes: Mapping[str, Any]
+    ) -> tuple[EpisodeRange, dict[str, Any]]:
+        """(the episodes, the environment's other arguments) of the settings and the changes."""
+        wanted = {name: getattr(self.settings, setting) for name, setting in SETTINGS.items()}
+        wanted |= {name: value for name, value in changes.items() if value is not None}
+        limit = PlayLimit(wanted["max_steps"], self.say, SETTINGS["max_steps"])
+        chosen = wanted["seed"], first, wanted["episodes"], wanted["explore"], limit
+        pairs("{name: value}")("env_args", freeze(wanted["env_args"]))
+        return EpisodeRange(*chosen), dict(wanted["env_args"])
 
     def _over(self, env_args: Any) -> Algorithm:
         """Training's algorithm, or one over an environment with other arguments, compiled once."""
@@ -169,15 +172,6 @@ class Evaluation:
         if known not in self._algorithms:
             self._algorithms[known] = with_arguments(self.config, dict(env_args), self.trained)
         return self._algorithms[known]
-
-
-def check_wanted(wanted: Mapping[str, Any]) -> None:
-    """Refuses episodes, a seed, `explore`, `max_steps` or `env_args` not of their kind."""
-    count()("episodes", wanted["episodes"])
-    count()("max_steps", wanted.get("max_steps", MAX_STEPS))
-    flag("explore", wanted["explore"])
-    count(0, UINT32)("seed", wanted["seed"])
-    pairs("{name: value}")("env_args", freeze(wanted.get("env_args", {})))
 
 
 def with_arguments(config: Any, env_args: dict[str, Any], trained: Algorithm) -> Algorithm:

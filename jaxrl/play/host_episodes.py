@@ -14,6 +14,7 @@ import numpy as np
 from jaxrl.algorithms.base import Algorithm
 from jaxrl.core.env import restart
 from jaxrl.core.errors import TooManyFaults, UsageError
+from jaxrl.core.fields import UINT32, count, flag
 from jaxrl.core.outside_env import is_outside, refuse_evaluation
 from jaxrl.core.types import PyTree
 from jaxrl.models.policy_spec import PolicyOutput, PolicyWeights
@@ -105,13 +106,24 @@ class Players(NamedTuple):
 
 @dataclass(frozen=True)
 class EpisodeRange:
-    """The episodes of a seed, and the way in which they are played."""
+    """The episodes of a seed, and the way in which they are played.
+
+    Raises:
+        UsageError: a value that is not of its kind.
+    """
 
     seed: int = 0
     first: int = 0
     number: int = 10
     explore: bool = False
     limit: PlayLimit = DEFAULT_LIMIT
+
+    def __post_init__(self):
+        count()("episodes", self.number)
+        count(0)("first", self.first)
+        flag("explore", self.explore)
+        count(0, UINT32)("seed", self.seed)
+        count()("max_steps", self.limit.max_steps)
 
 
 def play_episodes(

@@ -3,7 +3,7 @@
 import contextlib
 import functools
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +29,9 @@ from jaxrl.core.spaces import from_json
 from jaxrl.core.types import PolicyId, PyTree
 from jaxrl.episodes import EpisodeWriter
 from jaxrl.models.policy_spec import PolicyWeights
-from jaxrl.play.evaluate import check_wanted, evaluate_and_record, with_arguments
+from jaxrl.play.evaluate import evaluate_and_record, with_arguments
 from jaxrl.play.host_episodes import EpisodeRange, EvaluationCopies, Players
-from jaxrl.play.play_limit import PlayLimit
+from jaxrl.play.play_limit import DEFAULT_LIMIT, PlayLimit
 from jaxrl.play.recording import (
     MAX_SHOWN_STEPS,
     EpisodeRecording,
@@ -44,7 +44,7 @@ from jaxrl.play.video import check_ending, check_episode_picture, write_episode
 from jaxrl.run.devices.mesh import stacked
 from jaxrl.run.inference.policy import Origin, Policy
 from jaxrl.run.results import Result
-from jaxrl.run.settings import HOST_SETTINGS, MAX_STEPS, RunSettings
+from jaxrl.run.settings import HOST_SETTINGS, RunSettings
 from jaxrl.run.storage import runs
 from jaxrl.run.storage.checkpoint import Checkpoint, filled, open_found, saved_weights
 from jaxrl.run.storage.config_file import read_config
@@ -282,17 +282,15 @@ def evaluate(
         UsageError: no such checkpoint, a damaged one, arguments that are out of range, or an
             opponent that the run's pool does not have.
     """
-    wanted = {"episodes": episodes, "explore": explore, "seed": 0 if seed is None else seed}
-    limit = MAX_STEPS if max_steps is None else max_steps
-    check_wanted({**wanted, "max_steps": limit})
+    limit = DEFAULT_LIMIT if max_steps is None else PlayLimit(max_steps)
+    wanted = EpisodeRange(0 if seed is None else seed, 0, episodes, explore, limit)
     game = OtherGame(env_args, opponent)
     opened = open_run(path, checkpoint, config=config, game=game, trust=trust)
     run_settings = opened.saved.facts["run_settings"]
     if seed is None:
-        wanted["seed"] = opened.players.seed
+        wanted = replace(wanted, seed=opened.players.seed)
     if max_steps is None:
-        limit = run_settings["evaluation_max_steps"]
-    chosen = EpisodeRange(wanted["seed"], 0, episodes, explore, PlayLimit(limit))
+        wanted = replace(wanted, limit=PlayLimit(run_settings["evaluation_max_steps"]))
     returned, sinks = [], []
     with contextlib.ExitStack() as stack:
         copies = stack.enter_context(contextlib.closing(_copies_of(run_settings)))
@@ -301,7 +299,7 @@ def evaluate(
         if output is not None:
             sinks.append(stack.enter_context(EpisodeWriter(output)).write)
         players = opened.players._replace(copies=copies)
-        result = {**evaluate_and_record(players, chosen, *sinks), **opened.against}
+        result = {**evaluate_and_record(players, wanted, *sinks), **opened.against}
     return {**result, "episodes": returned} if return_episodes else result
 
 
@@ -355,17 +353,16 @@ def render(
     if (recordings := recordings_in(path)) is not None:
         refuse_settings_of_play(render, settings)
         return _write_played(recordings, out, fps)
-    wanted = {"episodes": 1, "explore": explore, "seed": 0 if seed is None else seed}
-    check_wanted(wanted)
+    shown = episodes_to_show(0 if seed is None else seed, episode, 1, explore, max_steps)
     loading = {"config": config, "game": OtherGame(env_args), "trust": trust}
     opened = open_run(path, checkpoint, **loading, call="jaxrl.render")
     out = _run_folder(opened.saved.path) / runs.EPISODE if out is None else Path(out)
     check_episode_picture(out, opened.algorithm.rollout_spec.env)
     if not out.parent.is_dir():
         raise UsageError(f"out={str(out)!r}: there is no folder {out.parent}")
-    players = opened.players
-    shown = episodes_to_show(players.seed if seed is None else seed, episode, 1, explore, max_steps)
-    return _write_played(tuple(record_episodes(players, shown)), out, fps)
+    if seed is None:
+        shown = replace(shown, seed=opened.players.seed)
+    return _write_played(tuple(record_episodes(opened.players, shown)), out, fps)
 
 
 def _write_played(

@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +14,7 @@ from jaxrl.algorithms.opponent_settings import COPY
 from jaxrl.algorithms.opponents import Pool
 from jaxrl.core.errors import UsageError
 from jaxrl.core.types import PyTree
-from jaxrl.play.evaluate import check_wanted
 from jaxrl.play.host_episodes import EpisodeRange, Players, play_episodes
-from jaxrl.play.play_limit import PlayLimit
 from jaxrl.run.logging.figures import heat_map, inline, save_figure
 
 SCALE = 400 / np.log(10)  # rating points of a factor e in the odds of a win
@@ -147,22 +145,18 @@ def _first_linked(is_played: np.ndarray) -> np.ndarray:
     return np.array([np.flatnonzero(linked)[0] for linked in is_linked], int)
 
 
-def matrix_of(trainer: Any, wanted: Mapping[str, Any]) -> PayoffMatrix:
+def matrix_of(trainer: Any, wanted: EpisodeRange) -> PayoffMatrix:
     """The matrix of a trainer's pool, the same in all processes that train.
 
     Args:
-        wanted: `episodes` of each pair, and their `explore`, `seed` and `max_steps`.
+        wanted: the episodes of each pair.
 
     Raises:
-        UsageError: the configuration has no pool, or an argument is not of its kind.
+        UsageError: the configuration has no pool.
     """
-    check_wanted(wanted)
-    limit, runner = PlayLimit(wanted["max_steps"], trainer.progress.say), trainer.runner
-    episodes = {"number": wanted["episodes"], "explore": wanted["explore"], "limit": limit}
-    play = EpisodeRange(wanted["seed"], **episodes)
-    algorithm = trainer.algorithm
+    algorithm, runner = trainer.algorithm, trainer.runner
     params = algorithm.env_params if trainer.tasks.function else trainer.env_params
-    pairs = lambda: play_pairs(algorithm, runner, params, play)
+    pairs = lambda: play_pairs(algorithm, runner, params, wanted)
     return PayoffMatrix(**trainer.processes.broadcast(pairs))
 
 

@@ -1,5 +1,6 @@
 """`jaxrl.replay`: plays episodes with a run's policies and shows them on a page."""
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,7 +11,6 @@ from jaxrl.algorithms.config import AlgorithmConfig
 from jaxrl.core.errors import UsageError, brief
 from jaxrl.core.fields import count, takes
 from jaxrl.models.policy_spec import PolicyWeights
-from jaxrl.play.evaluate import check_wanted
 from jaxrl.play.host_episodes import Players
 from jaxrl.play.load import OtherGame, open_run
 from jaxrl.play.recording import MAX_SHOWN_STEPS, episodes_to_show, record_episodes
@@ -67,8 +67,7 @@ def replay(
     if (recordings := recordings_in(source)) is not None:
         refuse_settings_of_play(replay, settings)
         return make_replay([Column("as it was played", recordings)])
-    wanted = {"episodes": episodes, "explore": explore, "seed": 0 if seed is None else seed}
-    check_wanted(wanted)
+    shown = episodes_to_show(0 if seed is None else seed, episode, episodes, explore, max_steps)
     note = ""
     if runner is not None and not isinstance(source, AlgorithmConfig):
         raise UsageError("jaxrl.replay takes a runner beside a configuration only")
@@ -85,8 +84,8 @@ def replay(
         loading = {"config": config, "game": OtherGame(env_args), "trust": trust}
         checkpoints = _checkpoints(checkpoint)
         played = {which: players_of_run(source, which, loading) for which in checkpoints}
-    seed = next(iter(played.values())).seed if seed is None else seed
-    shown = episodes_to_show(seed, episode, episodes, explore, max_steps)
+    if seed is None:
+        shown = dataclasses.replace(shown, seed=next(iter(played.values())).seed)
     columns = [
         Column(players.name, tuple(record_episodes(players, shown)), _note(which))
         for which, players in played.items()

@@ -99,12 +99,14 @@ class EpisodeAccess:
         Raises:
             UsageError: the configuration has no pool, or an argument is not of its kind.
         """
+        from jaxrl.play.host_episodes import EpisodeRange
         from jaxrl.play.payoff_matrix import matrix_of
+        from jaxrl.play.play_limit import PlayLimit
 
         seed = self.settings.evaluation_seed if seed is None else seed
         max_steps = self.settings.evaluation_max_steps if max_steps is None else max_steps
-        wanted = {"episodes": episodes, "explore": explore, "seed": seed, "max_steps": max_steps}
-        return matrix_of(self, wanted)
+        limit = PlayLimit(max_steps, self.progress.say)
+        return matrix_of(self, EpisodeRange(seed, 0, episodes, explore, limit))
 
     @together
     def sample(
@@ -141,8 +143,8 @@ class EpisodeAccess:
         count()("num_episodes", num_episodes)
         count(0)("first", first)
         wanted = {"episodes": num_episodes, "env_args": env_args, "explore": explore, "seed": seed}
+        wanted |= {"max_steps": max_steps}
         runner, episodes = self.runner, []
-        wanted["max_steps"] = max_steps
 
         def play() -> None:
             self.evaluation(runner, self.env_params, episodes.append, first=first, **wanted)
