@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jaxrl.core.errors import UsageError, brief, unknown_name
-from jaxrl.core.types import DEFAULT_AGENT, AgentId, PolicyId
+from jaxrl.core.types import DEFAULT_AGENT, DEFAULT_POLICY, AgentId, PolicyId
 from jaxrl.episodes import SingleAgentEpisode
 from jaxrl.episodes.by_agent import Episode, agents_of
 from jaxrl.episodes.values import (
@@ -28,7 +28,6 @@ from jaxrl.episodes.values import (
 from jaxrl.models.policy_spec import PolicySpec
 from jaxrl.offline.action_probabilities import AgentRows, JudgedActions, judge_actions
 
-DEFAULT_POLICY = "default_policy"
 MAX_ONE_HOT = 256  # values of an integer observation; of more it is read as a number
 # A product of ratios passes e^50 in one of e^50 episodes (Ville's inequality): that is no chance.
 MAX_LOG_RATIO = 50.0

@@ -18,7 +18,6 @@ from jaxrl.cli.evaluate import EvaluateOptions, RenderOptions, report
 from jaxrl.cli.evaluate import evaluate as evaluate_run
 from jaxrl.core.fields import check_all
 from jaxrl.episodes import read_episodes
-from jaxrl.play import whole_episodes
 from jaxrl.play.evaluate import evaluate
 from jaxrl.play.whole_episodes import episode_keys, step_chance
 from tests.probes import SMALL_ARENA, SMALL_REINFORCE
@@ -164,26 +163,6 @@ def test_evaluating_changes_nothing_that_is_trained(start, tmp_path):
             lambda x, y: bool((x == y).all()), plain.runner.learners, watched.runner.learners
         )
     )
-
-
-@pytest.mark.parametrize("episodes", [1, 8])
-def test_the_batch_in_which_episodes_are_played_does_not_change_them(small, monkeypatch, episodes):
-    algorithm = small.build()
-    weights = tuple(
-        learner.weights for learner in jax.jit(algorithm.init)(jax.random.key(0)).learners
-    )
-    play = lambda: evaluate(algorithm, weights, episodes=episodes, explore=True, seed=3)
-    together = play()
-    monkeypatch.setattr(whole_episodes, "AT_ONCE", 3)
-    apart = play()
-    assert apart["num_episodes"] == together["num_episodes"] == episodes
-    for name in (
-        "episode_return_mean",
-        "episode_return_min",
-        "episode_len_mean",
-        "num_env_steps_sampled",
-    ):
-        assert apart[name] == pytest.approx(together[name], rel=1e-6)
 
 
 def test_long_episodes_count_as_much_as_short_ones():

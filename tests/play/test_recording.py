@@ -13,7 +13,7 @@ from jaxrl import PPOConfig, UsageError
 from jaxrl.core.env import Environment, Solo
 from jaxrl.core.fields import freeze
 from jaxrl.core.spaces import Box, Discrete
-from jaxrl.play import recording, whole_episodes
+from jaxrl.play import recording
 from jaxrl.play.evaluate import evaluate
 from jaxrl.play.host_episodes import Players
 from jaxrl.play.recording import (
@@ -144,16 +144,6 @@ def test_episodes_and_seeds_differ_and_the_same_one_is_the_same_again(arena):
     ]
     np.testing.assert_array_equal(states[0], states[3])
     assert not np.array_equal(states[0], states[1]) and not np.array_equal(states[0], states[2])
-
-
-def test_an_episode_across_chunks_is_the_one_within_a_chunk(arena, monkeypatch):
-    whole = recorded_alone(arena, explore=True)
-    monkeypatch.setattr(whole_episodes, "KEPT_STEPS", 7)
-    whole_episodes._go_on.clear_cache()
-    parts = recorded_alone(arena, explore=True)
-    whole_episodes._go_on.clear_cache()
-    jax.tree.map(np.testing.assert_array_equal, whole.states, parts.states)
-    np.testing.assert_array_equal(whole.rewards, parts.rewards)
 
 
 def test_how_an_episode_ended_is_told_apart(arena):

@@ -12,11 +12,11 @@ from jaxrl.core.env import Solo, agents_may_wait
 from jaxrl.core.types import ALL
 from jaxrl.episodes import MultiAgentEpisode, SingleAgentEpisode
 from jaxrl.play import whole_episodes
-from jaxrl.play.evaluate import evaluate, evaluate_and_record
+from jaxrl.play.evaluate import evaluate, evaluate_and_record, summary_of_episodes
 from jaxrl.play.host_episodes import EpisodeRange, Players, play_episodes
 from jaxrl.play.sampling import episodes_of as episodes_in
 from jaxrl.play.whole_episodes import episode_keys, step_chance
-from tests.play.test_recording import untrained
+from tests.play.test_recording import recorded_alone, untrained
 from tests.probes import Crowd, Forbidden, Joining, Leavers
 
 # Compiled once for all tests of this module, test_replayed_episode and test_sources_and_sinks.
@@ -196,19 +196,29 @@ def test_an_evaluation_reports_the_same_with_episodes_and_without():
 
 
 def test_batches_and_chunks_in_which_episodes_are_played_do_not_change_them(monkeypatch):
+    """Neither the statistics, nor the objects, nor what is looked at."""
+    arena, second = players("arena"), {"seed": 3, "first": 2, "explore": True}
+    (result, wholes), whole = sampled("arena"), recorded_alone(arena, **second)
     monkeypatch.setattr(whole_episodes, "AT_ONCE", 2)
     monkeypatch.setattr(whole_episodes, "KEPT_STEPS", 7)
     whole_episodes._go_on.clear_cache()
-    arena = players("arena")
     batches = list(play_episodes(arena, EXPLORED, keeps_steps=True))
+    parts = recorded_alone(arena, **second)
     whole_episodes._go_on.clear_cache()
     assert [(batch.first, len(batch.done)) for batch in batches] == [(1, 2), (3, 1)]
+    together, apart = result["env_runners"], summary_of_episodes(arena.algorithm, batches)
+    assert apart["num_episodes"] == together["num_episodes"] == 3
+    exact = "episode_return_mean", "episode_return_min", "episode_len_mean", "num_env_steps_sampled"
+    for name in exact:
+        assert apart[name] == pytest.approx(together[name], rel=1e-6)
     episodes = [episode for batch in batches for episode in episodes_in(arena, 3, batch)]
     numbers = [episode.custom_data["origin"]["episode"] for episode in episodes]
     assert numbers == [1, 2, 3]
-    for episode, whole in zip(episodes, episodes_of("arena"), strict=True):
+    for episode, alone in zip(episodes, wholes, strict=True):
         for agent in ("agent1", "agent2"):
-            assert_equal_agents(episode.agent_episodes[agent], whole.agent_episodes[agent])
+            assert_equal_agents(episode.agent_episodes[agent], alone.agent_episodes[agent])
+    jax.tree.map(np.testing.assert_array_equal, whole.states, parts.states)
+    np.testing.assert_array_equal(whole.rewards, parts.rewards)
 
 
 def test_what_a_policy_put_out_is_under_rllibs_names_and_belongs_together():
