@@ -16,9 +16,10 @@ import numpy as np
 import report
 
 from jaxrl import PPOConfig, make_train
-from jaxrl.play.evaluate import evaluate
+from jaxrl.play.evaluate import evaluate_and_record
+from jaxrl.play.host_episodes import EpisodeRange, Players
 
-JUDGED = {"episodes": 100, "seed": 1}
+JUDGED = {"number": 100, "seed": 1}
 
 
 def epsilon(value: float) -> dict[str, Any]:
@@ -63,8 +64,11 @@ def learn(exploration: str, seeds: list[int], total_env_steps: int | None) -> li
     algorithm, rows = config.build(), []
     for i, seed in enumerate(seeds):
         weights = algorithm.acting_weights(jax.tree.map(lambda leaf, i=i: leaf[i], runners))
+        players = Players(algorithm, weights, algorithm.env_params)
         sampled, likeliest = (
-            evaluate(algorithm, weights, explore=explore, **JUDGED)["episode_return_mean"]
+            evaluate_and_record(players, EpisodeRange(explore=explore, **JUDGED))["env_runners"][
+                "episode_return_mean"
+            ]
             for explore in (True, False)
         )
         row = {"exploration": exploration, "seed": seed, "sampled": float(sampled)}

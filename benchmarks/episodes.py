@@ -23,7 +23,7 @@ from pathlib import Path
 import report
 
 from jaxrl import PPOConfig, Trainer
-from jaxrl.play.evaluate import evaluate
+from jaxrl.play.evaluate import evaluate_and_record
 from jaxrl.play.host_episodes import EpisodeRange, Players, play_episodes
 from jaxrl.play.sampling import episodes_of
 
@@ -65,8 +65,7 @@ def turns_of(trainer: Trainer, episodes: int, turns: int) -> tuple[dict[str, lis
     wanted = EpisodeRange(number=episodes, explore=True)
 
     def count() -> int:
-        played = evaluate(*players[:3], episodes=episodes, explore=True)
-        return played["num_env_steps_sampled"]
+        return evaluate_and_record(players, wanted)["env_runners"]["num_env_steps_sampled"]
 
     def arrays() -> int:
         batches = play_episodes(players, wanted, keeps_steps=True)

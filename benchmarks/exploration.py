@@ -32,11 +32,12 @@ import report
 
 from jaxrl import PPOConfig, make, make_train
 from jaxrl.adapters.from_gymnax import GymnaxEnvironment
-from jaxrl.play.evaluate import evaluate
+from jaxrl.play.evaluate import evaluate_and_record
+from jaxrl.play.host_episodes import EpisodeRange, Players
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "random_network_distillation.py"
 SOLVED = 110  # steps
-JUDGED = {"episodes": 200, "seed": 1}
+JUDGED = {"number": 200, "seed": 1}
 ALONE, WITH_RND = "PPO alone", "with RND"
 
 
@@ -87,8 +88,11 @@ def learn(case: str, seeds: list[int], total_env_steps: int) -> list[dict[str, A
     algorithm, rows = config.build(), []
     for i, (arm, seed) in enumerate(members):
         weights = algorithm.acting_weights(jax.tree.map(lambda leaf, i=i: leaf[i], runners))
+        players = Players(algorithm, weights, algorithm.env_params)
         sampled, likeliest = (
-            evaluate(algorithm, weights, explore=explore, **JUDGED)["episode_len_mean"]
+            evaluate_and_record(players, EpisodeRange(explore=explore, **JUDGED))["env_runners"][
+                "episode_len_mean"
+            ]
             for explore in (True, False)
         )
         quarters = zip(

@@ -11,14 +11,13 @@ from jaxrl.core.errors import UsageError
 from jaxrl.core.fields import freeze, pairs
 from jaxrl.core.types import PyTree
 from jaxrl.episodes.by_agent import Episode
-from jaxrl.models.policy_spec import PolicyWeights
 from jaxrl.play.host_episodes import (
     EpisodeRange,
     EvaluationCopies,
     Players,
     play_episodes,
 )
-from jaxrl.play.play_limit import DEFAULT_LIMIT, PlayLimit, say_on_stderr
+from jaxrl.play.play_limit import PlayLimit, say_on_stderr
 from jaxrl.play.sampling import env_of, passed_to
 from jaxrl.play.whole_episodes import PlayedBatch
 from jaxrl.rollout.episode_stats import summarise
@@ -32,34 +31,6 @@ SETTINGS = {  # of a run, by the argument of a call that may differ
     "env_args": "evaluation_env_args",
 }
 _summarise = jax.jit(summarise)  # one program, not one for each operation
-
-
-def evaluate(
-    algorithm: Algorithm,
-    weights: tuple[PolicyWeights, ...],
-    env_params: PyTree = None,
-    *,
-    episodes: int = 10,
-    explore: bool = False,
-    seed: int = 0,
-    copies: EvaluationCopies | None = None,
-    limit: PlayLimit = DEFAULT_LIMIT,
-) -> Result:
-    """Plays `episodes` whole episodes.
-
-    Args:
-        weights: of every policy, by group, [N, ...].
-        env_params: default: the algorithm's.
-        explore: whether actions are sampled; else each is its distribution's mode.
-        copies: of an environment outside JAX; None: made for these episodes.
-
-    Returns:
-        As `summary_of_episodes`.
-    """
-    params = algorithm.env_params if env_params is None else env_params
-    players = Players(algorithm, weights, params, copies=copies)
-    wanted = EpisodeRange(seed, 0, episodes, explore, limit)
-    return evaluate_and_record(players, wanted)["env_runners"]
 
 
 def summary_of_episodes(algorithm: Algorithm, batches: Iterable[PlayedBatch]) -> Result:

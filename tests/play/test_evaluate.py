@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 
 import jaxrl
-from jaxrl import PPOConfig, Trainer, UsageError, load_policy
+from jaxrl import Trainer, UsageError, load_policy
 from jaxrl.cli.evaluate import EvaluateOptions, RenderOptions, report
 from jaxrl.cli.evaluate import evaluate as evaluate_run
 from jaxrl.core.fields import check_all
 from jaxrl.episodes import read_episodes
-from jaxrl.play.evaluate import evaluate
 from jaxrl.play.whole_episodes import episode_keys, step_chance
+from tests.play.test_recording import counted, untrained
 from tests.probes import SMALL_ARENA, SMALL_REINFORCE
 
 
@@ -170,18 +170,15 @@ def test_long_episodes_count_as_much_as_short_ones():
 
     Taking whichever 200 finish first, of fewer environments, would favour the short ones.
     """
-    algorithm = PPOConfig(env="cartpole", fcnet_hiddens=(8,)).build()
-    weights = tuple(
-        learner.weights for learner in jax.jit(algorithm.init)(jax.random.key(0)).learners
-    )
-    result = evaluate(algorithm, weights, episodes=200, explore=True)
+    cartpole = untrained("cartpole")
+    result = counted(cartpole, number=200, explore=True)
     assert result["num_episodes"] == 200
     assert result["num_env_steps_sampled"] == pytest.approx(200 * result["episode_len_mean"])
     assert result["episode_return_mean"] == pytest.approx(
         result["episode_len_mean"]
     )  # a reward of 1 each step
     few = [
-        evaluate(algorithm, weights, episodes=1, explore=True, seed=seed)["episode_len_mean"]
+        counted(cartpole, number=1, explore=True, seed=seed)["episode_len_mean"]
         for seed in range(1, 4)
     ]
     assert len(set(few)) > 1

@@ -14,8 +14,8 @@ from jaxrl.core.env import Environment, Solo
 from jaxrl.core.fields import freeze
 from jaxrl.core.spaces import Box, Discrete
 from jaxrl.play import recording
-from jaxrl.play.evaluate import evaluate
-from jaxrl.play.host_episodes import Players
+from jaxrl.play.evaluate import evaluate_and_record
+from jaxrl.play.host_episodes import EpisodeRange, Players
 from jaxrl.play.recording import (
     check_can_render,
     episodes_to_show,
@@ -55,6 +55,11 @@ def recorded(played, **shown):
 def recorded_alone(played, **shown):
     (recording,) = recorded(played, **shown)
     return recording
+
+
+def counted(played, **wanted):
+    """The statistics of whole episodes, as of `EpisodeRange`; `played` as of `untrained`."""
+    return evaluate_and_record(Players(*played), EpisodeRange(**wanted))["env_runners"]
 
 
 @pytest.fixture(scope="module")
@@ -125,10 +130,10 @@ def test_a_policy_with_memory_remembers_the_same_in_replays_and_evaluations():
         return [each.num_steps for each in recorded(played, number=4, explore=True)]
 
     lengths = lengths_of(large)
-    counted = evaluate(algorithm, large, params, episodes=4, explore=True)
+    reported = counted((algorithm, large, params), number=4, explore=True)
     assert (sum(lengths), max(lengths)) == (
-        counted["num_env_steps_sampled"],
-        counted["episode_len_max"],
+        reported["num_env_steps_sampled"],
+        reported["episode_len_max"],
     )
     is_hidden = lambda path: any(getattr(part, "key", None) == "hidden" for part in path)
     forgetful = jax.tree_util.tree_map_with_path(

@@ -12,11 +12,11 @@ from jaxrl.core.env import Solo, agents_may_wait
 from jaxrl.core.types import ALL
 from jaxrl.episodes import MultiAgentEpisode, SingleAgentEpisode
 from jaxrl.play import whole_episodes
-from jaxrl.play.evaluate import evaluate, evaluate_and_record, summary_of_episodes
+from jaxrl.play.evaluate import evaluate_and_record, summary_of_episodes
 from jaxrl.play.host_episodes import EpisodeRange, Players, play_episodes
 from jaxrl.play.sampling import episodes_of as episodes_in
 from jaxrl.play.whole_episodes import episode_keys, step_chance
-from tests.play.test_recording import recorded_alone, untrained
+from tests.play.test_recording import counted, recorded_alone, untrained
 from tests.probes import Crowd, Forbidden, Joining, Leavers
 
 # Compiled once for all tests of this module, test_replayed_episode and test_sources_and_sinks.
@@ -183,10 +183,9 @@ def test_sampled_episodes_are_those_of_a_loop_that_plays_and_records_step_by_ste
 
 
 def test_an_evaluation_reports_the_same_with_episodes_and_without():
-    algorithm, weights, params = players("arena")[:3]
-    wanted = EpisodeRange(seed=3, number=3, explore=True)
-    result, episodes = evaluated("arena", wanted)
-    plain = evaluate(algorithm, weights, params, episodes=3, explore=True, seed=3)
+    wanted = {"seed": 3, "number": 3, "explore": True}
+    result, episodes = evaluated("arena", EpisodeRange(**wanted))
+    plain = counted(players("arena"), **wanted)
     leaves, same = jax.tree.flatten(result["env_runners"])
     assert jax.tree.structure(plain) == same
     np.testing.assert_allclose(leaves, jax.tree.leaves(plain), rtol=1e-6)

@@ -12,7 +12,7 @@ from jaxrl.core.env_checker import check_env
 from jaxrl.core.errors import UsageError
 from jaxrl.core.registry import make, register
 from jaxrl.envs.cartpole import CartPole
-from jaxrl.play.evaluate import evaluate
+from tests.play.test_recording import counted
 
 SMALL = {"num_envs": 12, "rollout_length": 16, "minibatch_size": 64, "num_epochs": 2}
 SMALL |= {"fcnet_hiddens": (8,), "total_env_steps": 3 * 12 * 16, "lr": 1e-3}
@@ -75,7 +75,8 @@ def test_evaluation_gives_the_bits_of_the_vmapped_environment():
     for env in (BatchedCartPole(), ShortCartPole()):
         algorithm = PPOConfig(env=env, **SMALL).build()
         weights = tuple(each.weights for each in algorithm.init(jax.random.key(0)).learners)
-        results.append(evaluate(algorithm, weights, episodes=5, explore=True, seed=7))
+        played = algorithm, weights, algorithm.env_params
+        results.append(counted(played, number=5, explore=True, seed=7))
     assert results[0] == results[1]
 
 
