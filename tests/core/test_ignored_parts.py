@@ -145,7 +145,12 @@ class Instructed(gymnasium.Env):
     [
         pytest.param(Counting(), (), {"counter", "row"}, marks=pytest.mark.long),
         (Counting(), ("counter",), {"row"}),
-        (Instructed(), ("mission", "inner/graph"), {"image", "inner"}),
+        pytest.param(
+            Instructed(),
+            ("mission", "inner/graph"),
+            {"image", "inner"},
+            marks=pytest.mark.long,
+        ),
     ],
     ids=["empty part", "counter", "text and graph"],
 )

@@ -18,6 +18,7 @@ from jaxrl import (
     sweep,
 )
 from jaxrl.play.load import open_run
+from tests.probes import SMALL_CARTPOLE
 from tests.run.test_resume import CARTPOLE, assert_equal_to_the_bit, lines_of, without_times
 
 HERE = "tests.run.test_curriculum"
@@ -79,13 +80,14 @@ def test_a_run_with_env_task_fn_resumes_as_if_it_had_not_stopped(start, resume, 
 
 
 def test_evaluation_plays_the_configurations_own_numbers_and_not_the_curriculums(start, tmp_path):
-    trainer = start(HEAVIER, checkpoint_at_end=True)
+    heavier = SMALL_CARTPOLE.replace(env_task_fn=HEAVIER.env_task_fn, env_task_interval=3)
+    trainer = start(heavier, checkpoint_at_end=True)
     trainer.fit({"training_iteration": 4})
     trainer.stop()
     opened = open_run(tmp_path / "run")  # without trust: playing needs no curriculum
     assert float(opened.env_params.gravity) == pytest.approx(9.8)
-    plain = Trainer(CARTPOLE, run_dir=None, quiet=True)
-    trainer = Trainer(HEAVIER, run_dir=None, quiet=True)
+    plain = Trainer(SMALL_CARTPOLE, run_dir=None, quiet=True)
+    trainer = Trainer(heavier, run_dir=None, quiet=True)
     trainer.env_params = trainer.env_params.replace(gravity=30.0)
     assert trainer.evaluate(episodes=3) == plain.evaluate(episodes=3)
 

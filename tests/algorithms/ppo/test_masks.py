@@ -8,13 +8,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxrl import PPOConfig, load_policy
+from jaxrl import PPOConfig, Trainer, load_policy
 from jaxrl.core.env import MultiAgentEnvironment, StackedEnvironment
 from jaxrl.core.errors import UsageError
 from jaxrl.core.spaces import MultiDiscrete
 from jaxrl.core.types import DEFAULT_AGENT, DEFAULT_POLICY
 from jaxrl.run.inference.policy import Policy
-from tests.probes import Forbidden, Params, State
+from tests.probes import SMALL_CARTPOLE, Forbidden, Params, State
 
 
 @dataclass(frozen=True)
@@ -167,6 +167,7 @@ def test_an_environment_of_stacked_agents_and_the_same_agent_by_agent_have_the_s
         np.testing.assert_allclose(leaf, named_leaf, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.long
 def test_policies_side_by_side_have_masks_of_their_own():
     algorithm, runner, trajectory = first_rollout(NamedChoosers())
     allowed = [
@@ -181,8 +182,10 @@ def test_policies_side_by_side_have_masks_of_their_own():
         assert policy.act(np.ones(5, int), action_mask=possible).tolist() == [1, 0]
 
 
-def test_whoever_forgets_the_mask_is_told(fitted, tmp_path):
-    trainer, _ = fitted(1, tmp_path / "run", env=Forbidden("mask"), **MANY)
+def test_whoever_forgets_the_mask_is_told(tmp_path):
+    config = SMALL_CARTPOLE.replace(env=Forbidden("mask"))
+    trainer = Trainer(config, run_dir=tmp_path / "run", quiet=True, pictures=False)
+    trainer.save()
     trainer.stop()
     for policy in (
         trainer.get_policy(DEFAULT_POLICY),

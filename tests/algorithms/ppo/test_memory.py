@@ -366,6 +366,7 @@ def test_a_cue_is_recalled_by_memory_alone(recalling):
     assert all(mean > 0.9 for mean in returned.values()), returned
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("memory", MEMORIES)
 def test_a_policy_with_memory_acts_step_by_step_alone_and_in_batches(recalling, memory):
     policy = recalling.get_policy(memory)

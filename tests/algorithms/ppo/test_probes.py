@@ -116,6 +116,7 @@ def test_the_place_that_the_observation_calls_for_is_learned_by_a_continuous_act
     assert mean_return > -1.2
 
 
+@pytest.mark.long
 def test_an_observation_far_from_zero_is_learned_from_through_its_filter_alone():
     """A thousandth of the observation carries the cue.
 

@@ -238,6 +238,7 @@ def test_training_and_evaluation_play_no_impossible_action(place):
     assert faults_of(place) == 0
 
 
+@pytest.mark.long
 def test_a_mask_below_a_wrapper_is_found():
     make = lambda: gymnasium.wrappers.TimeLimit(ByMethod(), 5)
     assert faults_of(make) == 0

@@ -13,6 +13,7 @@ from pettingzoo import ParallelEnv
 import jaxrl
 from jaxrl.core.types import DEFAULT_AGENT
 from jaxrl.outside.workers.python_env import make_vector_env
+from tests.algorithms.reinforce import ReinforceConfig
 
 OBS = spaces.Box(-1, 1, (1,))
 
@@ -180,10 +181,8 @@ class Strict(gymnasium.Env):
 
 
 def test_an_environment_that_raises_at_an_impossible_action_starts_and_trains():
-    config = jaxrl.PPOConfig(
-        env=Strict, num_envs=2, rollout_length=9, minibatch_size=18, num_epochs=1,
-        fcnet_hiddens=[4], total_env_steps=36,
-    )  # fmt: skip
+    sizes = {"num_envs": 2, "rollout_length": 9, "fcnet_hiddens": [4]}
+    config = ReinforceConfig(env=Strict, total_env_steps=36, **sizes)
     with jaxrl.Trainer(config, run_dir=None, quiet=True) as trainer:  # steps are timed, too
         result = trainer.fit()["env_runners"]
     assert result["episode_return_mean"] == 3.0 and result["num_faulty_episodes"] == 0
@@ -206,10 +205,8 @@ class Flaky(Answers):
 
 
 def test_steps_of_dropped_episodes_are_not_counted_and_training_takes_as_many_as_it_should():
-    config = jaxrl.PPOConfig(
-        env=Flaky, num_envs=1, rollout_length=8, minibatch_size=8, num_epochs=1,
-        fcnet_hiddens=[4], total_env_steps=24,
-    )  # fmt: skip
+    sizes = {"num_envs": 1, "rollout_length": 8, "fcnet_hiddens": [4]}
+    config = ReinforceConfig(env=Flaky, total_env_steps=24, **sizes)
     with jaxrl.Trainer(config, run_dir=None, quiet=True, workers=0, sync=True) as trainer:
         results = []
         while not results or results[-1]["num_env_steps_sampled_lifetime"] < 24:
@@ -229,10 +226,8 @@ def test_a_training_without_one_whole_step_does_not_end_as_if_it_had_trained():
             return super().step(action)
 
     Flaky.begun = 0
-    config = jaxrl.PPOConfig(
-        env=Gone, num_envs=2, rollout_length=4, minibatch_size=8, num_epochs=1,
-        fcnet_hiddens=[4], total_env_steps=8,
-    )  # fmt: skip
+    sizes = {"num_envs": 2, "rollout_length": 4, "fcnet_hiddens": [4]}
+    config = ReinforceConfig(env=Gone, total_env_steps=8, **sizes)
     trainer = jaxrl.Trainer(config, run_dir=None, quiet=True, workers=0)
     with trainer, pytest.raises(RuntimeError, match="failed 21 times and finished no episode"):
         trainer.fit()
