@@ -47,7 +47,15 @@ def trained(config, folder, iterations=5, **settings):
     return trainer, results.all, list(read_episodes(folder))
 
 
-@pytest.fixture(scope="module", params=list(CONFIGS))
+LONG = ("turns", "continuous")
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(name, marks=[pytest.mark.long] if name in LONG else []) for name in CONFIGS
+    ],
+)
 def lived(request, tmp_path_factory):
     """A training of five iterations, and what it wrote."""
     folder = tmp_path_factory.mktemp("output")
@@ -159,7 +167,7 @@ def test_training_gives_the_same_bits_with_output_as_users_compile(name, tmp_pat
 
 
 def test_a_share_writes_all_episodes_of_the_first_environments(tmp_path):
-    _, _, some = trained(SMALL_ARENA, tmp_path, output_share=0.3)
+    _, _, some = trained(SMALL_REINFORCE, tmp_path, output_share=0.3)
     assert {place_of(episode)[2] for episode in some} == {0, 1}  # 0.3 of four, rounded up
     assert all(episode.is_done and episode.begins_with_reset for episode in some)
     config = SimpleNamespace(num_envs=10)
