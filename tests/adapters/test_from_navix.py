@@ -4,6 +4,8 @@ import jax
 import numpy as np
 import pytest
 
+from tests.messages import refused_by
+
 pytest.importorskip("navix", reason="the extra navix is not installed")
 
 import navix
@@ -11,7 +13,6 @@ import navix
 from jaxrl import PPOConfig
 from jaxrl.adapters.from_navix import constructor
 from jaxrl.core.env_checker import check_env
-from jaxrl.core.errors import UsageError
 from jaxrl.core.registry import make
 from jaxrl.core.spaces import Box, Discrete
 from tests.oracles.same_steps import Player, adapter_player, assert_same_steps
@@ -78,8 +79,8 @@ def test_it_draws_itself_within_a_compiled_program():
     assert len(np.unique(picture.reshape(-1, 3), axis=0)) > 5
 
 
-@pytest.mark.parametrize(
-    ("name", "args", "message"),
+test_wrong_names_and_arguments_are_told_in_one_line = refused_by(
+    lambda name, args: make(f"navix:{name}", **args),
     [
         ("Navix-Emty-5x5-v0", {}, "unknown navix environment.*did you mean 'Navix-Empty-5x5-v0'"),
         ("Navix-Empty-5x5-v0", {"observation": "simbolic"}, "did you mean 'symbolic'"),
@@ -87,10 +88,6 @@ def test_it_draws_itself_within_a_compiled_program():
         ("Navix-Empty-5x5-v0", {"max_steps": 0}, "max_steps must be an integer of at least 1"),
     ],
 )
-def test_wrong_names_and_arguments_are_told_in_one_line(name, args, message):
-    with pytest.raises(UsageError, match=message) as told:
-        make(f"navix:{name}", **args)
-    assert "\n" not in str(told.value)
 
 
 def test_an_object_steps_like_its_name_though_it_cannot_be_hashed():

@@ -12,6 +12,7 @@ from jaxrl.ops.distributions import Categorical
 from jaxrl.ops.exploration import EpsilonGreedy, Random, policy_of
 from jaxrl.run.storage import checkpoint
 from jaxrl.run.storage.config_file import config_facts, read_config
+from tests.messages import refused_by
 from tests.probes import SMALL_ARENA, SMALL_CARTPOLE, Turns
 
 HALF = np.log(0.5)
@@ -157,8 +158,8 @@ def test_the_command_line_gives_a_type_with_its_arguments_or_a_name():
     assert by_name.exploration == EpsilonGreedy(final_epsilon=0.1)
 
 
-@pytest.mark.parametrize(
-    ("settings", "words"),
+test_what_cannot_work_is_refused_before_compiling = refused_by(
+    lambda settings: SMALL_CARTPOLE.replace(**settings).build(),
     [
         ({"exploration_config": {"type": "GaussianNoise"}}, "GaussianNoise is for Box actions"),
         ({"exploration_config": 0.1}, "exploration_config=0.1 must be a mapping with a type of"),
@@ -180,6 +181,3 @@ def test_the_command_line_gives_a_type_with_its_arguments_or_a_name():
         ),
     ],
 )
-def test_what_cannot_work_is_refused_before_compiling(settings, words):
-    with pytest.raises(UsageError, match=words):
-        SMALL_CARTPOLE.replace(**settings).build()

@@ -10,6 +10,7 @@ from jaxrl import PPOConfig, RunSettings, Trainer, UsageError, make_train
 from jaxrl.core import memory_limits
 from jaxrl.run.stopping import criteria_of
 from jaxrl.run.storage.config_file import config_facts, read_config
+from tests.messages import refused_by
 
 ARENA = {"env": "arena"}
 
@@ -245,8 +246,8 @@ def test_what_is_too_large_to_be_trained_here_may_still_be_played_and_described(
         jaxrl.sweep(config, run_dir=None, quiet=True, seeds=2)
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
+test_a_runs_settings_are_refused_by_name = refused_by(
+    lambda settings: RunSettings(**settings),
     [
         (
             {"stop": {"training_iteration": "ten"}},
@@ -260,9 +261,6 @@ def test_what_is_too_large_to_be_trained_here_may_still_be_played_and_described(
         ({"devices": {1}}, r"devices=\{1\} is a set"),
     ],
 )
-def test_a_runs_settings_are_refused_by_name(settings, message):
-    with pytest.raises(UsageError, match=message):
-        RunSettings(**settings)
 
 
 @pytest.mark.parametrize("wrong", [5, "training_iteration", [("training_iteration", 3)]])

@@ -16,8 +16,8 @@ import pytest
 
 from jaxrl.cluster import hosts
 from jaxrl.cluster.hosts import check
-from jaxrl.core.errors import UsageError
 from jaxrl.run.storage import checkpoint
+from tests.messages import refused_by
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "train_ppo.py"
 SMALL = {  # the flags of `tests.probes.SMALL_ARENA`
@@ -356,8 +356,8 @@ def test_slurm_is_found_as_jax_finds_it(monkeypatch):
     assert [out.split()[-2:] for _, out, _ in answers] == [["0", "2"], ["1", "2"]]
 
 
-@pytest.mark.parametrize(
-    "values, message",
+test_values_that_cannot_be_are_refused = refused_by(
+    lambda values: check(*values),
     [
         (
             ("localhost:1234", None, 0),
@@ -372,7 +372,5 @@ def test_slurm_is_found_as_jax_finds_it(monkeypatch):
         (("auto", 2, None), "leave num_processes=2 out"),
         (("localhost:1234", 2, 0, -1), "join_seconds=-1 must be"),
     ],
+    literal=True,
 )
-def test_values_that_cannot_be_are_refused(values, message):
-    with pytest.raises(UsageError, match=re.escape(message)):
-        check(*values)

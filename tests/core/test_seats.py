@@ -5,8 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxrl import ShuffledSeats, StackedEnvironment, UsageError, check_env
+from jaxrl import ShuffledSeats, StackedEnvironment, check_env
 from jaxrl.core.env import raw_step
+from tests.messages import refused_by
 from tests.probes import Crowd, Leavers, Recall, TicTacToe, Twins
 
 
@@ -62,8 +63,8 @@ class Alone(StackedEnvironment):
     agents = ("only",)
 
 
-@pytest.mark.parametrize(
-    ("game", "message"),
+test_seats_that_cannot_be_exchanged_are_refused = refused_by(
+    lambda game: ShuffledSeats(game),
     [
         (Recall(), "must be an environment of several agents"),
         (Alone(), "must be an environment of several agents"),
@@ -71,6 +72,3 @@ class Alone(StackedEnvironment):
         ("pgx:go_9x9", "'pgx:go_9x9' must be an environment of several agents"),
     ],
 )
-def test_seats_that_cannot_be_exchanged_are_refused(game, message):
-    with pytest.raises(UsageError, match=message):
-        ShuffledSeats(game)

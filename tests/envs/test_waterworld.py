@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 import jaxrl
 from jaxrl.core.env_contract import check_stacked_types, check_types, examine
-from jaxrl.core.errors import UsageError
 from jaxrl.envs import waterworld_physics
 from jaxrl.envs.waterworld import Params, State, Waterworld
 from jaxrl.envs.waterworld_physics import SIZE, Places
+from tests.messages import refused_by
 from tests.oracles.waterworld import PlainWaterworld
 
 KEY = jax.random.key(0)
@@ -679,7 +679,7 @@ def test_the_parameters_are_those_of_the_reference():
     assert hash(env) == hash(Waterworld(n_obstacles=2, obstacle_coord=((0.1, 0.2), (0.3, 1.0))))
 
 
-@pytest.mark.parametrize("config, words", [
+test_what_makes_no_game_is_refused = refused_by(lambda config: jaxrl.make("waterworld", **config), [
     ({"n_evaders": 0}, "n_evaders must be an integer from 1 to 65536, not 0"),
     ({"n_poisons": 0}, "n_poisons"), ({"n_obstacles": 0}, "n_obstacles"),
     ({"n_pursuers": -1}, "n_pursuers"), ({"n_pursuers": 2.0}, "n_pursuers"),
@@ -701,9 +701,6 @@ def test_the_parameters_are_those_of_the_reference():
     ({"obstacle_radius": 0.55}, "no place.*0.610.*96% of the pool and may be 90%"),
     ({"radius": 0.2}, "no place"), ({"render_mode": 1}, "render_mode"),
 ])  # fmt: skip
-def test_what_makes_no_game_is_refused(config, words):
-    with pytest.raises(UsageError, match=words):
-        jaxrl.make("waterworld", **config)
 
 
 def test_settings_that_the_reference_takes_are_taken():

@@ -20,6 +20,7 @@ from jaxrl.ops.exploration import (
     policy_of,
     read_exploration,
 )
+from tests.messages import refused_by
 
 ROWS = 20_000
 LOGITS = jnp.array([2.0, 0.0, 1.0])
@@ -139,8 +140,10 @@ INTEGERS, SEVERAL = Discrete(3), MultiDiscrete((2, 3))
 NUMBERS, UNBOUNDED = Box(-1.0, 1.0, (2,)), Box(-np.inf, np.inf, (2,))
 
 
-@pytest.mark.parametrize(
-    ("value", "space", "words"),
+test_what_cannot_work_is_refused = refused_by(
+    lambda value, space: exploration_of(
+        read_exploration("exploration_config", value), True, space, "gaussian"
+    ),
     [
         ((("type", "EpsilonGreedi"),), INTEGERS, "unknown exploration type 'EpsilonGreedi'; did"),
         ((("type", "Random"), ("epsilon", 1)), INTEGERS, "unknown argument 'epsilon'"),
@@ -151,9 +154,6 @@ NUMBERS, UNBOUNDED = Box(-1.0, 1.0, (2,)), Box(-np.inf, np.inf, (2,))
         ((("type", "EpsilonGreedy"), ("final_epsilon", 2)), INTEGERS, "final_epsilon=2 must be"),
     ],
 )
-def test_what_cannot_work_is_refused(value, space, words):
-    with pytest.raises(UsageError, match=words):
-        exploration_of(read_exploration("exploration_config", value), True, space, "gaussian")
 
 
 def test_a_beta_has_no_random_actions():

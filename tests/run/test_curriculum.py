@@ -18,6 +18,7 @@ from jaxrl import (
     sweep,
 )
 from jaxrl.play.load import open_run
+from tests.messages import refused_by
 from tests.probes import SMALL_CARTPOLE
 from tests.run.test_resume import CARTPOLE, assert_equal_to_the_bit, lines_of, without_times
 
@@ -163,8 +164,8 @@ def test_the_environments_own_check_sees_the_tasks():
 def three(result, env, context): ...
 
 
-@pytest.mark.parametrize(
-    ("function", "message"),
+test_what_is_no_function_of_result_and_task_is_refused_before_compiling = refused_by(
+    lambda function: Trainer(CARTPOLE.replace(env_task_fn=function), run_dir=None, quiet=True),
     [
         (f"{HERE}:three", r"env_task_fn must take \(result, task\): missing a required argument"),
         (f"{HERE}:heavir", "did you mean 'heavier'"),
@@ -173,9 +174,6 @@ def three(result, env, context): ...
         (7, "env_task_fn=7 must be a function"),
     ],
 )
-def test_what_is_no_function_of_result_and_task_is_refused_before_compiling(function, message):
-    with pytest.raises(UsageError, match=message):
-        Trainer(CARTPOLE.replace(env_task_fn=function), run_dir=None, quiet=True)
 
 
 def test_where_nothing_would_call_env_task_fn_it_is_refused():

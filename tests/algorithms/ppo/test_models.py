@@ -14,6 +14,7 @@ import pytest
 from jaxrl import PPOConfig, Trainer, load_policy
 from jaxrl.core.errors import UsageError
 from jaxrl.run.storage.config_file import config_facts
+from tests.messages import refused_by
 from tests.probes import SMALL_ARENA, SMALL_CARTPOLE, Probe, Target, Twins
 
 
@@ -203,18 +204,15 @@ def test_rewards_of_any_size_are_learned_alike_once_they_are_scaled(fitted):
     assert result["learners"]["default_policy"]["vf_loss_unclipped"] < 5
 
 
-@pytest.mark.parametrize(
-    ("settings", "words"),
+test_settings_of_networks_that_exclude_each_other_are_refused = refused_by(
+    lambda settings: PPOConfig(env=Probe(), **settings),
     [
         ({"use_lstm": True, "use_gru": True}, "use_lstm=True and use_gru=True"),
         ({"use_lstm": True, "fcnet_hiddens": ()}, "needs a layer below it"),
         ({"model": Net(), "use_lstm": True}, "use_lstm=True and model=Net"),
     ],
+    literal=True,
 )
-def test_settings_of_networks_that_exclude_each_other_are_refused(settings, words):
-    with pytest.raises(UsageError) as refusal:
-        PPOConfig(env=Probe(), **settings)
-    assert words in str(refusal.value)
 
 
 def test_a_model_that_does_not_fit_the_actions_is_refused_before_training():

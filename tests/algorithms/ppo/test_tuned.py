@@ -6,6 +6,7 @@ import pytest
 
 from jaxrl import PPOConfig, UsageError, make
 from jaxrl.envs.arena import MultiAgentArena
+from tests.messages import refused_by
 
 EXPLORER = make("arena")[0].tuned["per_policy"]["pol1"]  # a model and its max_seq_len
 GRU = {"use_gru": True}
@@ -85,8 +86,8 @@ def test_settings_of_specifications_are_merged_as_those_of_per_policy():
     assert by_policy(policies=policies) == {"pol1": {**EXPLORER, "lr": 0.5}}
 
 
-@pytest.mark.parametrize(
-    ("given", "says"),
+test_what_is_badly_formed_is_refused_by_name = refused_by(
+    lambda given: tuned(**given).setup(),
     [
         ({"per_policy": 3}, "per_policy=3 must be a mapping"),
         ({"per_policy": {"pol1": 3}}, r"per_policy\['pol1'\]=3 must be a mapping"),
@@ -95,23 +96,16 @@ def test_settings_of_specifications_are_merged_as_those_of_per_policy():
         ({"policies": SWAPPED, "per_policy": {"pol3": {}}}, "unknown policy 'pol3'"),
     ],
 )
-def test_what_is_badly_formed_is_refused_by_name(given, says):
-    with pytest.raises(UsageError, match=says):
-        tuned(**given).setup()
 
 
-@pytest.mark.parametrize(
-    ("given", "says"),
+test_what_a_tuned_network_cannot_go_with_is_said_in_one_line = refused_by(
+    lambda given: tuned().replace(**given).build(),
     [
         ({"use_lstm": True}, "use_lstm=True and model=.*CellMemory.*: your own model has its own"),
         ({"critic_observation": "state"}, "critic_observation='state' and model=.*CellMemory"),
         ({"env_args": {"height": 5}}, r"CellMemory\(height=10, width=10\) needs .*50, 50"),
     ],
 )
-def test_what_a_tuned_network_cannot_go_with_is_said_in_one_line(given, says):
-    with pytest.raises(UsageError, match=says) as error:
-        tuned().replace(**given).build()
-    assert "\n" not in str(error.value)
 
 
 @dataclasses.dataclass(frozen=True)

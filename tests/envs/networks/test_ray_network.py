@@ -7,7 +7,6 @@ import pytest
 
 import jaxrl
 from jaxrl import PPOConfig
-from jaxrl.core.errors import UsageError
 from jaxrl.core.spaces import Box, Discrete
 from jaxrl.envs.networks.ray_network import (
     IS_DISTANCE,
@@ -16,6 +15,7 @@ from jaxrl.envs.networks.ray_network import (
     readings,
     with_neighbours,
 )
+from tests.messages import refused_by
 
 PUSH = Box(-1.0, 1.0, (2,))
 
@@ -53,19 +53,16 @@ def test_it_reads_what_waterworld_shows(speed_features):
     assert spec.model.name == "RayNetwork"
 
 
-@pytest.mark.parametrize(
-    "spaces, sensors, said",
+test_what_it_cannot_read_is_refused_in_one_line = refused_by(
+    lambda spaces, sensors: RayNetwork(*spaces, num_sensors=sensors),
     [
         ((Box(0, 1, (241,)), PUSH), 30, "a Box of 242 numbers and Box actions, not"),
         ((Box(0, 1, (242,)), Discrete(4)), 30, "Discrete"),
         ((Box(0, 1, (242,)), PUSH), 7, "num_sensors=7"),
         ((Discrete(3), PUSH), 30, "not Discrete"),
     ],
+    literal=True,
 )
-def test_what_it_cannot_read_is_refused_in_one_line(spaces, sensors, said):
-    with pytest.raises(UsageError) as error:
-        RayNetwork(*spaces, num_sensors=sensors)
-    assert said in str(error.value) and "\n" not in str(error.value)
 
 
 @pytest.mark.long

@@ -15,9 +15,9 @@ import pytest
 
 from jaxrl import PPOConfig
 from jaxrl.algorithms.sharding import devices_worth_using
-from jaxrl.core.errors import UsageError
 from jaxrl.run.devices.mesh import settled
 from jaxrl.run.settings import RunSettings
+from tests.messages import refused_by
 
 ROOT = Path(__file__).parents[3]
 LARGE = PPOConfig(env="cartpole", num_envs=512, rollout_length=32, minibatch_size=4096)
@@ -133,8 +133,8 @@ def test_small_work_stays_on_one_device_and_large_work_takes_the_cores_that_it_c
     assert settled(RunSettings(), small).devices == 1
 
 
-@pytest.mark.parametrize(
-    "devices, config, message",
+test_a_number_of_devices_that_cannot_be_is_refused = refused_by(
+    lambda devices, config: settled(RunSettings(devices=devices), config),
     [
         (0, LARGE, "devices=0 must be"),
         ("two", LARGE, "devices='two' must be"),
@@ -143,9 +143,6 @@ def test_small_work_stays_on_one_device_and_large_work_takes_the_cores_that_it_c
         (2, LARGE.replace(shuffle_blocks=1), "devices=2 does not divide shuffle_blocks=1"),
     ],
 )
-def test_a_number_of_devices_that_cannot_be_is_refused(devices, config, message):
-    with pytest.raises(UsageError, match=message):
-        settled(RunSettings(devices=devices), config)
 
 
 @pytest.mark.long
