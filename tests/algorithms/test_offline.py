@@ -78,6 +78,7 @@ def test_cloning_for_a_python_environment_is_judged_in_it_and_resumes_unbroken(
     assert "from scratch" not in capsys.readouterr().out  # there are no episodes under way
 
 
+@pytest.mark.long
 def test_many_iterations_are_one_call_of_the_program(poles):
     """As for an environment in JAX: only playing outside takes the host between two updates."""
     config = BCConfig(env=CARTPOLE, input=poles, **SMALL)

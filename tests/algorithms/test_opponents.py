@@ -294,9 +294,12 @@ def test_a_members_actions_are_those_of_its_own_weights(trained):
     members = jnp.array([0, 1, 2, 2, 1, 0, 1, 5])
     envs = runner.envs.replace(features={"opponents": members})
     seen = obs, spec.initial_state(obs.shape[:3]), inputs
-    found, *_ = SelfPlay().apply(spec, pool.opponents(runner.opponents), envs, seen)
+    found = jax.jit(
+        lambda opponents: SelfPlay().apply(spec, pool.opponents(opponents), envs, seen)[0]
+    )(runner.opponents)
+    apply = jax.jit(spec.apply)
     for env, member in enumerate(members[:7].tolist()):
-        alone, *_ = spec.apply(
+        alone, *_ = apply(
             row(runner.opponents.weights, member), obs[0, env], inputs=row(row(inputs, 0), env)
         )
         np.testing.assert_allclose(found.logits[0, env], alone.logits, rtol=1e-5, atol=1e-6)

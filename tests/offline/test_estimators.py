@@ -380,6 +380,7 @@ def policies_of(players):
     return policies
 
 
+@pytest.mark.long
 def test_a_memory_that_is_told_the_last_action_and_reward_and_its_agent_has_ratios_of_1():
     told = {"lstm_use_prev_action": True, "lstm_use_prev_reward": True, "agent_id_obs": True}
     small = {"use_gru": True, "lstm_cell_size": 4, "policies": "shared"}
@@ -392,6 +393,7 @@ def test_a_memory_that_is_told_the_last_action_and_reward_and_its_agent_has_rati
     np.testing.assert_allclose(judged.log_ratios, 0, atol=1e-4)
 
 
+@pytest.mark.long
 def test_a_memory_that_is_forgotten_gives_other_ratios():
     """So the policy of the test above did remember."""
     (name, policy), episodes = policies_of(players("memory")).popitem(), episodes_of("memory")

@@ -187,7 +187,9 @@ def test_next_values_are_of_the_next_states_also_beyond_waits_and_the_clock():
     inputs = PolicyInputs(critic={"observation": times})
     for i, (agent,) in enumerate(algorithm.grouping.groups[0].agents):
         of_agent = jax.tree.map(lambda leaf, i=i: leaf[i], weights[0])
-        value_at = algorithm.policy_specs[0].apply(of_agent, jnp.ones((8, 1)), inputs=inputs)[1]
+        value_at = jax.jit(algorithm.policy_specs[0].apply)(
+            of_agent, jnp.ones((8, 1)), inputs=inputs
+        )[1]
         acted = jnp.array(actions[agent])
         followed_by = jnp.array([*actions[agent][1:], 7])  # the last one by the clock
         rows = jax.tree.map(lambda leaf, i=i: leaf[:, i, 0, 0], trajectory)

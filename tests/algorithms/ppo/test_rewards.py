@@ -140,19 +140,17 @@ def test_environments_split_over_devices_have_one_deviation_and_one_mean():
     keys = jax.random.split(jax.random.key(0), 2)
     rows = rows_of(jnp.zeros((5, 4)), jax.random.uniform(keys[0], (5, 4)), jnp.zeros((5, 4), bool))
     before = {"total": None, "intrinsic": jax.random.uniform(keys[1], (4, 1))}
-    learner, prepared, after, metrics = prepare_rewards(
-        whole, learner_of(whole), rows, iteration_of(before)
+    by = lambda spec: (
+        lambda rows, before: prepare_rewards(spec, learner_of(spec), rows, iteration_of(before))
     )
+    learner, prepared, after, metrics = jax.jit(by(whole))(rows, before)
     parted = lambda axis, tree: jax.tree.map(
         lambda leaf: jnp.moveaxis(
             leaf.reshape(*leaf.shape[:axis], 2, 2, *leaf.shape[axis + 1 :]), axis, 0
         ),
         tree,
     )
-    on_each = jax.vmap(
-        lambda rows, before: prepare_rewards(split, learner_of(split), rows, iteration_of(before)),
-        axis_name="devices",
-    )
+    on_each = jax.jit(jax.vmap(by(split), axis_name="devices"))
     learners, parts, afters, of_each = on_each(parted(1, rows), parted(0, before))
     for leaf, leaves in zip(
         jax.tree.leaves((learner.intrinsic_filter, metrics)),

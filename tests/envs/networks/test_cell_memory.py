@@ -18,8 +18,8 @@ def test_the_carry_holds_the_cells_that_the_arena_counts_as_visited():
     arena = MultiAgentArena(height=3, width=4)
     params = arena.default_params
     model = CellMemory(arena.observation_space(), FOUR_ACTIONS, height=3, width=4)
-    obs, state = arena.reset_stacked(jax.random.key(0), params)
-    weights = model.init(jax.random.key(1), obs[:1], model.initial_carry((1,)))
+    obs, state = jax.jit(arena.reset_stacked)(jax.random.key(0), params)
+    weights = jax.jit(model.init)(jax.random.key(1), obs[:1], model.initial_carry((1,)))
 
     def step(memory, key):
         obs, state, carry = memory

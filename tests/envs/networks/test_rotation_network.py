@@ -19,12 +19,16 @@ LEFT, RIGHT, DOWN, UP, STAY = range(5)
 def network_and_weights(seed):
     """All weights are drawn, biases too."""
     model = RotationNetwork(VIEW, MOVES)
-    params = model.init(jax.random.key(seed), jnp.zeros((1, *VIEW.shape)))
+    params = jax.eval_shape(model.init, jax.random.key(seed), jnp.zeros((1, *VIEW.shape)))
     leaves, structure = jax.tree.flatten(params)
     shapes = [leaf.shape for leaf in leaves]
-    keys = jax.random.split(jax.random.key(seed), len(leaves))
-    drawn = [0.3 * jax.random.normal(*pair) for pair in zip(keys, shapes, strict=True)]
-    return model, jax.tree.unflatten(structure, drawn)
+
+    @jax.jit
+    def drawn(key):
+        keys = jax.random.split(key, len(leaves))
+        return [0.3 * jax.random.normal(*pair) for pair in zip(keys, shapes, strict=True)]
+
+    return model, jax.tree.unflatten(structure, drawn(jax.random.key(seed)))
 
 
 def views(seed, number=6):
@@ -46,8 +50,9 @@ def test_a_view_turned_to_the_left_turns_the_moves_and_keeps_the_value():
 def test_a_mirrored_view_is_another():
     model, params = network_and_weights(0)
     obs = views(1)
-    logits, _ = model.apply(params, obs)
-    mirrored, _ = model.apply(params, obs[:, :, ::-1])
+    apply = jax.jit(model.apply)
+    logits, _ = apply(params, obs)
+    mirrored, _ = apply(params, obs[:, :, ::-1])
     assert abs(mirrored[:, UP] - logits[:, UP]).max() > 0.1
 
 
