@@ -1,5 +1,6 @@
 """Behaviour cloning and MARWIL on recorded episodes; numbers by hand, or from what was recorded."""
 
+import functools
 import math
 from pathlib import Path
 
@@ -166,11 +167,21 @@ def test_a_squashed_action_at_its_bound_is_finite():
 # What is learned
 
 
-def update_once(config, data=None):
-    """(metrics, params) of one iteration."""
+@functools.cache
+def first_update(config):
+    """One iteration from the start, compiled once for all numbers and for data of one size."""
     algorithm = config.build()
-    runner = algorithm.init(jax.random.key(0))
-    runner, metrics = jax.jit(algorithm.update)(runner, data=algorithm.data())
+
+    def update(hypers, data):
+        return algorithm.update(algorithm.init(jax.random.key(0), hypers), hypers, data=data)
+
+    return jax.jit(update)
+
+
+def update_once(config):
+    """(metrics, runner) of one iteration."""
+    update = first_update(config.static().replace(input="given"))
+    runner, metrics = update(config.hypers(), config.build().data())
     return {name: float(value[0]) for name, value in metrics.learners[0].items()}, runner
 
 
@@ -259,7 +270,8 @@ def test_policies_of_unequal_data_draw_none_of_the_rows_that_fill_up(tmp_path):
     algorithm = BCConfig(env=env, input=source, policies="per-agent", **SMALL).build()
     data = algorithm.data()
     assert data[0].count.tolist() == [1, 20]
-    _, (drawn,) = algorithm.collect(algorithm.init(jax.random.key(0)), data=data)
+    draw = jax.jit(lambda data: algorithm.collect(algorithm.init(jax.random.key(0)), data=data))
+    _, (drawn,) = draw(data)
     assert drawn.steps.action.shape == (2, 2, 16)
     assert drawn.steps.action.tolist() == np.ones((2, 2, 16)).tolist()
 
@@ -373,7 +385,8 @@ def test_resumed_from_a_checkpoint_it_learns_the_same_to_the_bit(run, tmp_path):
 
 def test_without_evaluations_it_trains_and_no_checkpoint_is_called_the_best(run, tmp_path):
     _, trainer = run
-    settings = {"run_dir": tmp_path / "run", "quiet": True, "evaluation_interval": None}
+    settings = {"run_dir": tmp_path / "run", "quiet": True, "pictures": False}
+    settings |= {"evaluation_interval": None}
     with Trainer(trainer.config, **settings) as again:
         assert "evaluation" not in again.fit()
     with pytest.raises(UsageError, match="best"):

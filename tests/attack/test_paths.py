@@ -56,25 +56,6 @@ NAMES = {
 }
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    """A run that writes its episodes into its own folder."""
-    path = tmp_path_factory.mktemp("a stranger's") / "run"
-    settings = {"output": path / "episodes", "checkpoint_frequency": 1, **QUIET}
-    with jaxrl.Trainer(SMALL_CARTPOLE, run_dir=path, **settings) as trainer:
-        trainer.fit({"training_iteration": 1})
-        trainer.get_policy().export(path / "policy.npz")
-    return path
-
-
-@pytest.fixture(scope="module")
-def swept(tmp_path_factory):
-    path = tmp_path_factory.mktemp("swept") / "sweep"
-    config = SMALL_CARTPOLE.replace(total_env_steps=1)
-    jaxrl.sweep(config, {"lr": [1e-3, 1e-4]}, run_dir=path, quiet=True, devices=1)
-    return path
-
-
 class Attack:
     """A stranger's folder, with a link to that of a victim, and a name to put into it."""
 
@@ -210,7 +191,7 @@ def folders_beside(attack):
         (copy / f"events.out.tfevents.{attack.name}").touch()
     except (OSError, ValueError):
         (copy / f"events.out.tfevents.{'9' * 200}").touch()
-    assert checkpoint.find(attack.folder / "latest") == copy / "checkpoints" / "000001"
+    assert checkpoint.find(attack.folder / "latest") == copy / "checkpoints" / "000002"
     attack.resume(loggers=("jsonl", "tensorboard"))
 
 
@@ -343,7 +324,7 @@ def test_a_name_out_of_a_file_leads_nowhere(place, name, run, swept, tmp_path, m
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="pipes")
 @pytest.mark.parametrize(
-    "file", ["metrics.jsonl", "config.json", "metadata.json", "checkpoints/000001/checkpoint.json"]
+    "file", ["metrics.jsonl", "config.json", "metadata.json", "checkpoints/000002/checkpoint.json"]
 )
 def test_a_pipe_in_place_of_a_runs_file_is_not_waited_for(file, run, tmp_path):
     shutil.copytree(run, tmp_path / "run")

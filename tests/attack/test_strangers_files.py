@@ -9,20 +9,9 @@ import jaxrl
 from jaxrl.run import advice
 from jaxrl.run.storage import checkpoint
 from tests.attack.forged import forged
-from tests.probes import SMALL_CARTPOLE
 
 QUIET = {"quiet": True, "pictures": False}
 VICTIMS = ("episodes-0123abcd-000000.parquet", "episodes-89abcdef-000003.parquet", "notes.txt")
-
-
-@pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    """A run that writes its episodes into its own folder."""
-    path = tmp_path_factory.mktemp("a stranger's") / "run"
-    settings = {"output": path / "episodes", "checkpoint_frequency": 1, **QUIET}
-    with jaxrl.Trainer(SMALL_CARTPOLE, run_dir=path, **settings) as trainer:
-        trainer.fit({"training_iteration": 2})
-    return path
 
 
 @pytest.fixture
@@ -160,14 +149,6 @@ def test_a_link_in_a_sweeps_folder_is_refused_and_its_target_stays(name, tmp_pat
     with pytest.raises(jaxrl.UsageError, match=r"is a link to .*: replace the link by what it"):
         jaxrl.resume_sweep(copy, quiet=True)
     assert held() == before
-
-
-@pytest.fixture(scope="module")
-def swept(tmp_path_factory):
-    path = tmp_path_factory.mktemp("swept") / "sweep"
-    config = SMALL_CARTPOLE.replace(total_env_steps=1)
-    jaxrl.sweep(config, {"lr": [1e-3, 1e-4]}, run_dir=path, quiet=True)
-    return path
 
 
 def test_a_log_that_becomes_a_link_while_training_is_not_written_through(run, victim, tmp_path):
