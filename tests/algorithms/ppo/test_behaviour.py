@@ -109,13 +109,14 @@ def learned(env, logits, exploration, iterations=40, **changes):
     return np.asarray(runners.learners[0].params["logits"])[:, 0, 0]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "exploration",
     [
         pytest.param(epsilon_greedy(0.1), id="a little"),
-        pytest.param(epsilon_greedy(0.5), id="half", marks=pytest.mark.long),
-        pytest.param({"type": "Random"}, id="random", marks=pytest.mark.long),
-        pytest.param(inverted, id="a function", marks=pytest.mark.long),
+        pytest.param(epsilon_greedy(0.5), id="half"),
+        pytest.param({"type": "Random"}, id="random"),
+        pytest.param(inverted, id="a function"),
     ],
 )
 def test_the_better_arm_is_learned_though_the_greedy_one_is_the_worse(exploration):
@@ -123,9 +124,8 @@ def test_the_better_arm_is_learned_though_the_greedy_one_is_the_worse(exploratio
     assert (jax.nn.softmax(logits)[:, 1] > 0.95).all()
 
 
-@pytest.mark.parametrize(
-    "normalize_advantages", ["batch", pytest.param("minibatch", marks=pytest.mark.long)]
-)
+@pytest.mark.long
+@pytest.mark.parametrize("normalize_advantages", ["batch", "minibatch"])
 def test_arms_are_judged_by_what_the_policy_earns_and_not_the_exploration(normalize_advantages):
     """Exploration goes on taking the worst arm, beside which the second best looks good."""
     changes = {"normalize_advantages": normalize_advantages}
@@ -133,6 +133,7 @@ def test_arms_are_judged_by_what_the_policy_earns_and_not_the_exploration(normal
     assert (jax.nn.softmax(logits)[:, 0] > 0.95).all()
 
 
+@pytest.mark.long
 def test_noise_around_the_likeliest_action_finds_the_best_point():
     """The policy's standard deviation begins at six times that of the noise."""
     noise = {"type": "GaussianNoise", "random_timesteps": 0}
