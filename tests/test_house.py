@@ -794,7 +794,7 @@ BROKEN = {
             "importlib.import_module('jaxrl.envs.networks')",
         ],
         "envs/networks/cell_memory.py": [
-            "from jaxrl.rollout.rollout import Trajectory",
+            "from jaxrl.rollout.steps import Trajectory",
             "from jaxrl.envs.arena import MultiAgentArena",
             "from envs.networks import ray_network",
         ],

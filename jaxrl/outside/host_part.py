@@ -39,10 +39,10 @@ from jaxrl.rollout.env_step import (
 from jaxrl.rollout.feature import Played
 from jaxrl.rollout.rollout import (
     Carries,
+    Ends,
     before_reset,
-    ends_of,
     packed,
-    turns_of,
+    steps_of,
     values_at_the_clock,
 )
 
@@ -54,8 +54,8 @@ SMALL = 4096  # numbers; smaller arrays are packed into one, since a call pays f
 class Row(NamedTuple):
     """The record of a step, or with a leading axis [T] of all."""
 
-    turns: tuple[Packed, ...]  # by group, [N, E, M, ...]
-    ends: Packed  # [E]  as of `ends_of`
+    steps: tuple[Packed, ...]  # by group, [N, E, M, ...]
+    ends: Packed  # [E]
     lost: jax.Array  # bool[E]
 
 
@@ -347,12 +347,12 @@ def _row_of(
     raw = raw_step_of(spec, reached)
     last = before_reset(spec, envs, outputs, raw, reached.final_obs)
     final_values = values_at_the_clock(spec, weights, raw.truncated, last, env_params)
-    turns = turns_of(spec, envs, outputs, raw, final_values, last.obs)
+    steps = steps_of(spec, envs, outputs, raw, final_values, last.obs)
     going_on, ended = (reached.obs, reached.state), with_new_episodes(raw, reached)
     played = Played(weights, outputs, ended)
     after, known = follow(spec, envs, played, going_on, env_params)
-    carries = playing.carries.record(envs.policy_states, turns, playing.step)
-    return after, Row(*packed(turns, ends_of(raw, known)), reached.lost), carries
+    carries = playing.carries.record(envs.policy_states, steps, playing.step)
+    return after, Row(*packed(steps, Ends.of(raw, known)), reached.lost), carries
 
 
 def _nothing(spec: RolloutSpec, envs: EnvBatch) -> Reached:

@@ -20,7 +20,8 @@ from jaxrl.models.policy_spec import PolicyWeights
 from jaxrl.outside.host_part import Game, Part, Playing
 from jaxrl.outside.host_steps import first_envs
 from jaxrl.rollout.env_step import EnvBatch, RolloutSpec, env_axes
-from jaxrl.rollout.rollout import Rollout, Turn, rollout_of
+from jaxrl.rollout.rollout import Rollout, rollout_of
+from jaxrl.rollout.steps import Steps
 
 
 class Seconds(NamedTuple):
@@ -123,21 +124,21 @@ def _finish(
     env_params: PyTree,
 ) -> tuple[EnvBatch, Rollout]:
     """The rollout of what all parts played."""
-    turns = _joined([[turn.unpack() for turn in part.rows.turns] for part in played], axis=2)
+    steps = _joined([[group.unpack() for group in part.rows.steps] for part in played], axis=2)
     ends = _joined([part.rows.ends.unpack() for part in played], axis=1)
     lost = _joined([part.rows.lost for part in played], axis=1)
     carries = played[0].carries.replace(
         parts=_joined([part.carries.parts for part in played], axis=2),
         last_action=_joined([part.carries.last_action for part in played], axis=1),
     )
-    gone = rows_of_lost_episodes(lost, ends[1])
-    turns = [_without(turn, gone[:, None, :, None]) for turn in turns]
+    gone = rows_of_lost_episodes(lost, ends.episode_done)
+    steps = [_without(group, gone[:, None, :, None]) for group in steps]
     envs = joined_envs(spec, [part.envs for part in played], _joined)
     features = dict(envs.features)
     for feature in spec.features:
         features[feature.name] = feature.without(features[feature.name], gone[0])
     envs = envs.replace(features=features)
-    envs, rollout = rollout_of(spec, weights, envs, (turns, ends, carries), env_params)
+    envs, rollout = rollout_of(spec, weights, envs, (steps, ends, carries), env_params)
     return envs, rollout.replace(num_env_steps=jnp.sum(~gone))
 
 
@@ -153,14 +154,14 @@ def rows_of_lost_episodes(lost: jax.Array, episode_done: jax.Array) -> jax.Array
     return jax.lax.scan(backward, jnp.zeros_like(lost[0]), steps, reverse=True)[1]
 
 
-def _without(turn: Turn, gone: jax.Array) -> Turn:
-    """Turns [T, N, E, M] in which nobody acted where they are `gone`."""
+def _without(steps: Steps, gone: jax.Array) -> Steps:
+    """Steps [T, N, E, M] in which nobody acted where they are `gone`."""
     keep = lambda flags: flags & ~gone
-    return turn._replace(
-        reward=jnp.where(gone, 0.0, turn.reward),
-        terminated=keep(turn.terminated),
-        truncated=keep(turn.truncated),
-        active=keep(turn.active),
+    return steps.replace(
+        reward=jnp.where(gone, 0.0, steps.reward),
+        terminated=keep(steps.terminated),
+        truncated=keep(steps.truncated),
+        active=keep(steps.active),
     )
 
 

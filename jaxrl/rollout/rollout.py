@@ -13,7 +13,6 @@ from jaxrl.core.types import PyTree
 from jaxrl.models.model import carried
 from jaxrl.models.policy_spec import PolicyInputs, PolicyOutput, PolicyState, PolicyWeights
 from jaxrl.ops.control_flow import cond_any
-from jaxrl.ops.distributions import Distribution
 from jaxrl.ops.packing import Packed, pack
 from jaxrl.rollout.env_step import (
     EnvBatch,
@@ -30,38 +29,7 @@ from jaxrl.rollout.episode_stats import EpisodeStats
 from jaxrl.rollout.feature import After, Played
 from jaxrl.rollout.policy_map import Grouping, each_policy
 from jaxrl.rollout.recorded_steps import RecordedSteps, recorded_alone, recorded_steps
-
-
-class Trajectory(struct.PyTreeNode):
-    """The steps of one group's policies: [T, N, E, M, ...]."""
-
-    obs: PyTree
-    action: PyTree  # as sampled; the environment's own is made of it by the player
-    distribution: Distribution  # that the action was drawn from; `Explored` where it explores
-    value: jax.Array  # f32  V(s[t])
-    next_value: jax.Array  # f32  V(s'[t]), s' before any reset; unspecified where `terminated`
-    reward: jax.Array  # f32
-    terminated: jax.Array  # bool
-    done: jax.Array  # bool  terminated or truncated
-    active: jax.Array  # bool  the agent acted; rows without it count for nothing
-    inputs: PolicyInputs = PolicyInputs()  # what the policy was told beside the observation
-    # bool  no row of the agent: advantages pass over it; None where agents never wait (`turns`)
-    waited: jax.Array | None = None
-    # [C, N, E, M, ...]  the model's carry into each part that `PolicySpec.sequences` makes of T
-    carry: PyTree | None = None
-    # f32  of the action when it was chosen; None where that is the distribution's
-    log_prob: jax.Array | None = None
-    # f32  discounted, before rows that continue an episode of an earlier batch; None without those
-    return_before: jax.Array | None = None
-    # that the step reached, before any reset; None where the model gives no intrinsic reward
-    next_obs: PyTree | None = None
-    # f32  probability of the action by the policy that learns, over that by which it was drawn, at
-    # most 1 (`jaxrl.algorithms.ppo.behaviour`); None where rows are not weighted
-    importance: jax.Array | None = None
-    # the behaviour that acted, where the policy's choice with its noise learns; None elsewhere
-    noise: Distribution | None = None
-    # whether it may have been played by older weights than those that learn from it
-    is_stale: bool = struct.field(pytree_node=False, default=False)
+from jaxrl.rollout.steps import Steps, Trajectory
 
 
 class Rollout(struct.PyTreeNode):
@@ -101,65 +69,63 @@ def play(
 
     def step(state, randomness):
         envs, carries = state
-        after, turns, ends, raw = _step(spec, weights, envs, randomness, env_params)
-        carries = carries.record(envs.policy_states, turns, randomness.step)
+        after, steps, ends, raw = _step(spec, weights, envs, randomness, env_params)
+        carries = carries.record(envs.policy_states, steps, randomness.step)
         alone = None
         if spec.num_recorded:
             reached = spec.grouping.gather(raw.obs)
-            alone = recorded_alone(spec, turns, reached, raw.all_terminated)
-        return (after, carries), (*packed(turns, ends), alone)
+            alone = recorded_alone(spec, steps, reached, raw.all_terminated)
+        return (after, carries), (*packed(steps, ends), alone)
 
     start = envs, Carries.zeros(spec, envs, len(randomness.step))
-    (envs, carries), (turns, ends, alone) = jax.lax.scan(step, start, randomness)
-    turns, ends = [turn.unpack() for turn in turns], ends.unpack()
-    recorded = recorded_steps(spec, turns, ends[1], alone) if spec.num_recorded else None
-    envs, rollout = rollout_of(spec, weights, envs, (turns, ends, carries), env_params)
+    (envs, carries), (steps, ends, alone) = jax.lax.scan(step, start, randomness)
+    steps, ends = [group.unpack() for group in steps], ends.unpack()
+    recorded = None
+    if spec.num_recorded:
+        recorded = recorded_steps(spec, steps, ends.episode_done, alone)
+    envs, rollout = rollout_of(spec, weights, envs, (steps, ends, carries), env_params)
     return envs, rollout.replace(recorded=recorded)
 
 
-def packed(turns: list["Turn"], ends: tuple) -> tuple[tuple[Packed, ...], Packed]:
+def packed(steps: list[Steps], ends: "Ends") -> tuple[tuple[Packed, ...], Packed]:
     """A step's results as few wide arrays: a loop on the CPU pays for each, however small."""
-    return tuple(pack(turn, num_axes=3) for turn in turns), pack(ends, num_axes=1)
+    return tuple(pack(group, num_axes=3) for group in steps), pack(ends, num_axes=1)
+
+
+class Ends(NamedTuple):
+    """The parts of a step that a rollout keeps beside what agents did, [..., E]."""
+
+    reached: EpisodeStats
+    episode_done: jax.Array
+    hist_data: dict[str, jax.Array]
+    shown: dict[str, PyTree]
+
+    @classmethod
+    def of(cls, raw: RawStep, known: After) -> "Ends":
+        return cls(known.reached, raw.episode_done, known.hist_data, known.shown)
 
 
 def rollout_of(
     spec: RolloutSpec,
     weights: tuple[PolicyWeights, ...],
     envs: EnvBatch,
-    steps: tuple[list["Turn"], tuple, "Carries"],
+    played: tuple[list[Steps], Ends, "Carries"],
     env_params: PyTree,
 ) -> tuple[EnvBatch, Rollout]:
     """The rollout of steps that were played, and the environments with what is open in them.
 
     Args:
         envs: after the last step.
-        steps: (turns [T, ...] by group, `ends_of` [T, ...], carries).
+        played: (steps [T, ...] by group, ends [T, ...], carries).
     """
-    turns, ends, carries = steps
+    steps, ends, carries = played
     bootstrap = _values(spec, weights, *_read(spec, envs, env_params))
     if maker := spec.row_maker:
-        envs, trajectories = maker.rows(spec, envs, (turns, bootstrap, carries), env_params)
+        envs, trajectories = maker.rows(spec, envs, (steps, bootstrap, carries), env_params)
     else:
-        trajectories = tuple(map(_trajectory, turns, bootstrap, carries.parts))
-    agent_steps = agent_steps_of(spec.grouping, turns)
-    return envs, Rollout(trajectories, *ends[:2], agent_steps, *ends[2:])
-
-
-class Turn(NamedTuple):
-    """The actions of one group's policies in a step, and their results: [N, E, M, ...]."""
-
-    obs: PyTree
-    action: PyTree
-    distribution: Distribution
-    value: jax.Array
-    inputs: PolicyInputs
-    final_value: jax.Array  # V(s'[t]) where the clock ended the episode
-    reward: jax.Array
-    terminated: jax.Array
-    truncated: jax.Array
-    active: jax.Array
-    # before any reset; None where the model gives no intrinsic reward
-    next_obs: PyTree | None = None
+        trajectories = tuple(map(_trajectory, steps, bootstrap, carries.parts))
+    agent_steps = agent_steps_of(spec.grouping, steps)
+    return envs, Rollout(trajectories, agent_steps=agent_steps, **ends._asdict())
 
 
 class Carries(struct.PyTreeNode):
@@ -185,7 +151,7 @@ class Carries(struct.PyTreeNode):
         return cls(parts, last_action, tuple(lengths))
 
     def record(
-        self, policy_states: tuple[PolicyState, ...], turns: list[Turn], step: jax.Array
+        self, policy_states: tuple[PolicyState, ...], steps: list[Steps], step: jax.Array
     ) -> "Carries":
         """The carries with those of `step`, before which the policies were in `policy_states`."""
         carries = [policy_state.carry for policy_state in policy_states]
@@ -194,8 +160,8 @@ class Carries(struct.PyTreeNode):
             for kept, carry, length in zip(self.parts, carries, self.lengths, strict=True)
         ]
         last_action = [
-            carried(turn.active, carry, kept)
-            for turn, carry, kept in zip(turns, carries, self.last_action, strict=False)
+            carried(group.active, carry, kept)
+            for group, carry, kept in zip(steps, carries, self.last_action, strict=False)
         ]
         return self.replace(parts=parts, last_action=last_action)
 
@@ -217,20 +183,15 @@ def _step(
     randomness: StepRandomness,
     env_params: PyTree,
 ):
-    """(envs, turns by group, ends, raw) of a step of all of them; ends as of `ends_of`."""
+    """(envs, steps by group, ends, raw) of a step of all of them."""
     gather = spec.grouping.gather
     outputs, raw = step_envs(spec, weights, envs, randomness, env_params)
     last = before_reset(spec, envs, outputs, raw, gather(raw.obs))
     final_values = values_at_the_clock(spec, weights, raw.truncated, last, env_params)
     played = Played(weights, outputs, raw, randomness.reset)
     after, known = advance_envs(spec, envs, played, env_params)
-    turns = turns_of(spec, envs, outputs, raw, final_values, last.obs)
-    return after, turns, ends_of(raw, known), raw
-
-
-def ends_of(raw: RawStep, known: After) -> tuple:
-    """The parts of a step that a rollout keeps beside its turns, in the order of `Rollout`."""
-    return known.reached, raw.episode_done, known.hist_data, known.shown
+    steps = steps_of(spec, envs, outputs, raw, final_values, last.obs)
+    return after, steps, Ends.of(raw, known), raw
 
 
 def before_reset(
@@ -277,14 +238,14 @@ def values_at_the_clock(
     return cond_any(jnp.any(truncated), values, zeros, *by_group)
 
 
-def turns_of(
+def steps_of(
     spec: RolloutSpec,
     envs: EnvBatch,
     outputs: list[PolicyOutput],
     raw: RawStep,
     final_values: tuple[jax.Array, ...],
     next_obs: tuple[PyTree, ...],
-) -> list[Turn]:
+) -> list[Steps]:
     """A step of `envs`, by group.
 
     Args:
@@ -294,13 +255,13 @@ def turns_of(
     rewards, actives = gather(raw.reward), gather(raw.active)
     terminated, truncated = gather(raw.terminated), gather(raw.truncated)
     return [
-        Turn(
+        Steps(
             obs=envs.obs[g],
             action=output.action,
             distribution=output.distribution,
             value=output.value,
             inputs=output.inputs,
-            final_value=final_values[g],
+            next_value=final_values[g],
             reward=rewards[g],
             terminated=terminated[g],
             truncated=truncated[g],
@@ -311,27 +272,20 @@ def turns_of(
     ]
 
 
-def _trajectory(turn: Turn, bootstrap: jax.Array, carry: PyTree) -> Trajectory:
-    """Turns [T, ...] with the values of the reached states; `bootstrap` f32[N, E, M] of the last.
+def _trajectory(steps: Steps, bootstrap: jax.Array, carry: PyTree) -> Trajectory:
+    """Steps [T, ...] with the values of the reached states; `bootstrap` f32[N, E, M] of the last.
 
     V(s'[t]) is V(s[t+1]), computed anyway, but where the clock ended the episode and s[t+1] is
     another's first.
     """
-    following = jnp.concatenate([turn.value[1:], bootstrap[None]])
-    return Trajectory(
-        obs=turn.obs,
-        action=turn.action,
-        distribution=turn.distribution,
-        value=turn.value,
-        next_value=jnp.where(turn.truncated, turn.final_value, following),
-        reward=turn.reward,
-        terminated=turn.terminated,
-        done=turn.terminated | turn.truncated | ~turn.active,
-        active=turn.active,
-        inputs=turn.inputs,
-        carry=carry,
-        next_obs=turn.next_obs,
-    )
+    following = jnp.concatenate([steps.value[1:], bootstrap[None]])
+    known = {
+        "next_value": jnp.where(steps.truncated, steps.next_value, following),
+        "truncated": None,
+        "done": steps.terminated | steps.truncated | ~steps.active,
+        "carry": carry,
+    }
+    return Trajectory(**vars(steps) | known)
 
 
 def _values(
@@ -360,11 +314,11 @@ def _read(spec: RolloutSpec, envs: EnvBatch, env_params: PyTree) -> tuple:
     return read_by_networks(spec, envs), inputs, env_params if spec.informing else None
 
 
-def agent_steps_of(grouping: Grouping, turns: Sequence[Turn | Trajectory]) -> jax.Array:
+def agent_steps_of(grouping: Grouping, steps: Sequence[Steps]) -> jax.Array:
     """The number of steps in which each agent acted, i32[M_all]."""
     counts = {}
-    for group, turn in zip(grouping.groups, turns, strict=True):
-        rows = jnp.sum(turn.active, axis=(0, 2), dtype=jnp.int32)  # [N, M]
+    for group, by_policy in zip(grouping.groups, steps, strict=True):
+        rows = jnp.sum(by_policy.active, axis=(0, 2), dtype=jnp.int32)  # [N, M]
         for i, agents in enumerate(group.agents):
             for j, agent in enumerate(agents):
                 counts[agent] = rows[i, j]

@@ -23,38 +23,19 @@ from flax import struct
 from jaxrl.core.env import acting_agents
 from jaxrl.core.types import PyTree
 from jaxrl.models.model import carried
+from jaxrl.models.policy_spec import PolicyOutput
 from jaxrl.rollout.env_step import EnvBatch, RolloutSpec, draw_randomness, step_envs
 from jaxrl.rollout.feature import Begin, Feature
-from jaxrl.rollout.rollout import Trajectory, Turn
-
-
-class Row(struct.PyTreeNode):
-    """The observation and action of an agent, [..., N, E, M, ...]."""
-
-    obs: PyTree
-    action: PyTree
-    distribution: PyTree
-    value: jax.Array
-    inputs: PyTree
+from jaxrl.rollout.steps import Steps, Trajectory
 
 
 class Unfinished(struct.PyTreeNode):
     """Each agent's last action whose outcome was open when the rollout ended, [N, E, M, ...]."""
 
     there: jax.Array  # bool  whether there is one
-    row: Row
+    row: Steps  # as it was chosen
     reward: jax.Array  # f32  that came for it so far
     carry: PyTree  # the model's, into it
-
-
-class Steps(NamedTuple):
-    """The results of T steps for the agents of a group, [T, N, E, M]; also for those who wait."""
-
-    reward: jax.Array
-    terminated: jax.Array
-    truncated: jax.Array
-    active: jax.Array
-    final_value: jax.Array  # V(s'[t]) where truncated
 
 
 class Outcome(NamedTuple):
@@ -67,24 +48,22 @@ class Outcome(NamedTuple):
     known: jax.Array  # bool  the agent acted again or its episode ended
 
 
-def outcomes(
-    steps: Steps, value: jax.Array, acted: jax.Array, bootstrap: jax.Array, acting: jax.Array
-) -> Outcome:
+def outcomes(steps: Steps, acted: jax.Array, bootstrap: jax.Array, acting: jax.Array) -> Outcome:
     """The outcomes of the actions, found from the last step to the first.
 
     Args:
-        value: f32[T, N, E, M], V(s[t]).
+        steps: [T, ...], also of those who wait.
         acted: bool[T, N, E, M], which rows hold an action; the outcomes of the others mean nothing.
         bootstrap, acting: f32 and bool[N, E, M]: the value of the state after the last step, and
             who acts there.
     """
 
     def backward(later, step):
-        steps, value, acted = step
-        end = steps.terminated | steps.truncated
+        steps, acted = step
+        end, value = steps.terminated | steps.truncated, steps.value
         ending = Outcome(
             reward=jnp.zeros_like(value),
-            next_value=steps.final_value,
+            next_value=steps.next_value,
             terminated=steps.terminated,
             done=end,
             known=jnp.ones_like(end),
@@ -103,19 +82,44 @@ def outcomes(
 
     never = jnp.zeros_like(acting)
     last = Outcome(jnp.zeros_like(bootstrap), bootstrap, never, never, acting)
-    return jax.lax.scan(backward, last, (steps, value, acted), reverse=True)[1]
+    results = Steps(
+        value=steps.value,
+        next_value=steps.next_value,
+        reward=steps.reward,
+        terminated=steps.terminated,
+        truncated=steps.truncated,
+    )
+    return jax.lax.scan(backward, last, (results, acted), reverse=True)[1]
 
 
-def brought_over(unfinished: Unfinished, row: Row, steps: Steps) -> tuple[Row, Steps, jax.Array]:
-    """(rows, steps, acted) [T, ...] with the last rollout's open action in the first step."""
-    is_free = unfinished.there & ~steps.active[0]
-    first = carried(is_free, unfinished.row, jax.tree.map(lambda leaf: leaf[0], row))
-    row = jax.tree.map(lambda leaf, first: leaf.at[0].set(first), row, first)
-    reward = steps.reward.at[0].add(jnp.where(is_free, unfinished.reward, 0.0))
-    return row, steps._replace(reward=reward), steps.active.at[0].set(steps.active[0] | is_free)
+def as_chosen(chosen: Steps | PolicyOutput, obs: PyTree) -> Steps:
+    """The actions for these observations alone, before anything came of them."""
+    return Steps(
+        obs=obs,
+        action=chosen.action,
+        distribution=chosen.distribution,
+        value=chosen.value,
+        inputs=chosen.inputs,
+    )
 
 
-def left_open(row: Row, outcome: Outcome, acted: jax.Array, carry: PyTree) -> Unfinished:
+def brought_over(unfinished: Unfinished, steps: Steps) -> tuple[Steps, jax.Array]:
+    """(steps, acted) [T, ...] with the last rollout's open action in the first step."""
+    is_free, chosen = unfinished.there & ~steps.active[0], as_chosen(steps, steps.obs)
+    first = carried(is_free, unfinished.row, jax.tree.map(lambda leaf: leaf[0], chosen))
+    chosen = jax.tree.map(lambda leaf, first: leaf.at[0].set(first), chosen, first)
+    steps = steps.replace(
+        obs=chosen.obs,
+        action=chosen.action,
+        distribution=chosen.distribution,
+        value=chosen.value,
+        inputs=chosen.inputs,
+        reward=steps.reward.at[0].add(jnp.where(is_free, unfinished.reward, 0.0)),
+    )
+    return steps, steps.active.at[0].set(steps.active[0] | is_free)
+
+
+def left_open(steps: Steps, outcome: Outcome, acted: jax.Array, carry: PyTree) -> Unfinished:
     """The actions of which nobody knows yet what they led to: of each agent its last one, if any.
 
     Args:
@@ -128,7 +132,7 @@ def left_open(row: Row, outcome: Outcome, acted: jax.Array, carry: PyTree) -> Un
         index = step.reshape(1, *step.shape, *[1] * (leaf.ndim - 1 - step.ndim))
         return jnp.take_along_axis(leaf, index, axis=0)[0]
 
-    row, reward = jax.tree.map(at_step, (row, outcome.reward))
+    row, reward = jax.tree.map(at_step, (as_chosen(steps, steps.obs), outcome.reward))
     return Unfinished(jnp.any(is_open, axis=0), row, reward, carry)
 
 
@@ -154,10 +158,7 @@ class Waits(Feature):
             if spec.explores:
                 randomness = randomness._replace(env_steps=jnp.float32(0))
             outputs, _ = step_envs(spec, weights, envs, randomness, env_params)
-            return [
-                Row(obs, output.action, output.distribution, output.value, output.inputs)
-                for obs, output in zip(envs.obs, outputs, strict=True)
-            ]
+            return [as_chosen(output, obs) for obs, output in zip(envs.obs, outputs, strict=True)]
 
         def zeros(tree: Any) -> Any:
             return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), tree)
@@ -186,52 +187,43 @@ class Waits(Feature):
 
         Args:
             envs: after the last step.
-            played: (turns by group, values of the states after the last step, carries).
+            played: (steps by group, values of the states after the last step, carries).
         """
-        turns, bootstrap, carries = played
+        by_group, bootstrap, carries = played
         acting = jax.vmap(lambda state: acting_agents(spec.env, state, env_params))(envs.state)
         acting = spec.grouping.gather(acting)
         trajectories, left = [], []
-        for g, (turn, open_before) in enumerate(zip(turns, envs.features[self.name], strict=True)):
-            row, steps, acted, carry = _with_open_actions(open_before, turn, carries.parts[g])
-            outcome = outcomes(steps, row.value, acted, bootstrap[g], acting[g])
-            trajectories.append(_trajectory_of_actions(turn, row, outcome, acted, carry))
-            left.append(left_open(row, outcome, acted, carries.last_action[g]))
+        for g, unfinished in enumerate(envs.features[self.name]):
+            steps, acted = brought_over(unfinished, by_group[g])
+            was_open = acted[0] & ~steps.active[0]
+            carry = _with_first(carries.parts[g], was_open, unfinished.carry)
+            outcome = outcomes(steps, acted, bootstrap[g], acting[g])
+            trajectories.append(_trajectory_of_actions(steps, outcome, acted, carry))
+            left.append(left_open(steps, outcome, acted, carries.last_action[g]))
         features = {**envs.features, self.name: tuple(left)}
         return envs.replace(features=features), tuple(trajectories)
 
 
-def _with_open_actions(
-    unfinished: Unfinished, turn: Turn, carry: PyTree
-) -> tuple[Row, Steps, jax.Array, PyTree]:
-    """(rows, steps, acted, carry) with the last rollout's open actions in the first step."""
-    steps = Steps(turn.reward, turn.terminated, turn.truncated, turn.active, turn.final_value)
-    row = Row(turn.obs, turn.action, turn.distribution, turn.value, turn.inputs)
-    row, steps, acted = brought_over(unfinished, row, steps)
-    was_open = acted[0] & ~turn.active[0]
+def _with_first(carry: PyTree, was_open: jax.Array, into_last_action: PyTree) -> PyTree:
+    """The carries [C, ...] with those into open actions, where there were some, as the first."""
     first = jax.tree.map(lambda leaf: leaf[0], carry)
-    first = carried(was_open, unfinished.carry, first)
-    carry = jax.tree.map(lambda parts, first: parts.at[0].set(first), carry, first)
-    return row, steps, acted, carry
+    first = carried(was_open, into_last_action, first)
+    return jax.tree.map(lambda parts, first: parts.at[0].set(first), carry, first)
 
 
 def _trajectory_of_actions(
-    turn: Turn, row: Row, outcome: Outcome, acted: jax.Array, carry: PyTree
+    steps: Steps, outcome: Outcome, acted: jax.Array, carry: PyTree
 ) -> Trajectory:
     """The trajectory of one group, whose rows are the agents' own actions with a known outcome."""
     is_known = acted & outcome.known
-    return Trajectory(
-        obs=row.obs,
-        action=row.action,
-        distribution=row.distribution,
-        value=row.value,
-        next_value=outcome.next_value,
-        reward=jnp.where(is_known, outcome.reward, 0.0),
-        terminated=is_known & outcome.terminated,
-        done=turn.terminated | turn.truncated | (is_known & outcome.done),
-        active=is_known,
-        inputs=row.inputs,
-        waited=~is_known,
-        carry=carry,
-        next_obs=turn.next_obs,
-    )
+    known = {
+        "next_value": outcome.next_value,
+        "reward": jnp.where(is_known, outcome.reward, 0.0),
+        "terminated": is_known & outcome.terminated,
+        "truncated": None,
+        "active": is_known,
+        "done": steps.terminated | steps.truncated | (is_known & outcome.done),
+        "waited": ~is_known,
+        "carry": carry,
+    }
+    return Trajectory(**vars(steps) | known)

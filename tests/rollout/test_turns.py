@@ -17,7 +17,8 @@ from jaxrl import PPOConfig
 from jaxrl.core.env import Solo
 from jaxrl.core.errors import UsageError
 from jaxrl.ops.advantages import gae
-from jaxrl.rollout.turns import Row, Steps, Unfinished, brought_over, left_open, outcomes
+from jaxrl.rollout.steps import Steps
+from jaxrl.rollout.turns import Unfinished, as_chosen, brought_over, left_open, outcomes
 from tests.probes import Endless, Joining, Turns
 
 STEPS = 24  # of a history, cut into rollouts of 1, 2, 3, 4, 6, 8, 12 or 24 steps
@@ -99,8 +100,8 @@ def by_rollouts(past, length):
     """The same from rollouts of `length` steps, each with what the one before left open."""
     shape = (1, 1, 1)  # [N, E, M]
     zeros = np.zeros(shape, np.float32)
-    row = Row(zeros, zeros, zeros, zeros, np.zeros(shape, np.int32))
-    unfinished = Unfinished(np.zeros(shape, bool), row, zeros, ())
+    row = steps_of(History(*[zeros] * 6), np.zeros(shape, np.int32))
+    unfinished = Unfinished(np.zeros(shape, bool), as_chosen(row, zeros), zeros, ())
     found = {}
     for begin in range(0, STEPS, length):
         part = History(*(leaf[begin : begin + length].reshape(-1, *shape) for leaf in past))
@@ -126,17 +127,31 @@ def by_rollouts(past, length):
     return found
 
 
+def steps_of(past, times):
+    """Steps whose choices are their values, at these times."""
+    return Steps(
+        obs=past.value,
+        action=past.value,
+        distribution=past.value,
+        value=past.value,
+        inputs=times,
+        next_value=past.final_value,
+        reward=past.reward,
+        terminated=past.terminated,
+        truncated=past.truncated,
+        active=past.active,
+    )
+
+
 @jax.jit
 def one_rollout(unfinished, part, times, bootstrap, acting):
-    steps = Steps(part.reward, part.terminated, part.truncated, part.active, part.final_value)
-    row = Row(part.value, part.value, part.value, part.value, times)
-    row, steps, acted = brought_over(unfinished, row, steps)
-    outcome = outcomes(steps, row.value, acted, bootstrap, acting)
+    steps, acted = brought_over(unfinished, steps_of(part, times))
+    outcome = outcomes(steps, acted, bootstrap, acting)
     active = acted & outcome.known
     ended = part.terminated | part.truncated | (active & outcome.done)
     advantages, _ = gae(
         outcome.reward,
-        row.value,
+        steps.value,
         outcome.next_value,
         outcome.terminated,
         ended,
@@ -144,7 +159,7 @@ def one_rollout(unfinished, part, times, bootstrap, acting):
         lambda_=LAMBDA,
         waited=~active,
     )
-    return left_open(row, outcome, acted, None), row.inputs, outcome, active, advantages
+    return left_open(steps, outcome, acted, None), steps.inputs, outcome, active, advantages
 
 
 @settings(max_examples=60, deadline=None, database=None)

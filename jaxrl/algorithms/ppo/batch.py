@@ -15,7 +15,7 @@ from jaxrl.ops.distributions import Distribution
 from jaxrl.ops.exploration import learned_of, policy_of
 from jaxrl.ops.minibatch import minibatch_rows
 from jaxrl.ops.packing import Packed, pack
-from jaxrl.rollout.rollout import Trajectory
+from jaxrl.rollout.steps import Trajectory
 
 
 class Batch(struct.PyTreeNode):

@@ -13,7 +13,7 @@ from jaxrl.core.types import PolicyId, PyTree
 from jaxrl.models.policy_spec import PolicySpec
 from jaxrl.ops.collectives import total
 from jaxrl.ops.running_stats import RunningMeanStd, discounted_returns, scale_rewards
-from jaxrl.rollout.rollout import Trajectory
+from jaxrl.rollout.steps import Trajectory
 
 Prepared = tuple[PPOState, Trajectory, PyTree, dict[str, jax.Array]]
 

@@ -13,11 +13,10 @@ from jaxrl.algorithms.ppo.batch import (
     make_batch,
     make_minibatches,
 )
-from jaxrl.algorithms.ppo.behaviour import as_if_by_policy
+from jaxrl.algorithms.ppo.behaviour import as_if_by_policy, as_if_played_now
 from jaxrl.algorithms.ppo.hypers import Hypers, PPOSpec
 from jaxrl.algorithms.ppo.loss import Sums, Terms, gradient
 from jaxrl.algorithms.ppo.metrics import learner_metrics
-from jaxrl.algorithms.ppo.stale_rollouts import as_if_played_now
 from jaxrl.core.types import Key, PyTree
 from jaxrl.models.model import ActorCritic
 from jaxrl.ops.advantages import moments, standardise
@@ -27,7 +26,7 @@ from jaxrl.ops.losses import is_past_target, next_kl_coeff
 from jaxrl.ops.optimizers import promoting
 from jaxrl.ops.packing import Packed, pack
 from jaxrl.ops.running_stats import RunningMeanStd, init_running_stats, update
-from jaxrl.rollout.rollout import Trajectory
+from jaxrl.rollout.steps import Trajectory
 
 MAX_PACKED_SIZE = 2048  # numbers of a layer; packing a larger one costs more copying than it saves
 

@@ -10,16 +10,15 @@ from flax import struct
 
 from jaxrl import PPOConfig, make_train
 from jaxrl.algorithms.ppo.batch import advantages_and_targets, make_batch
-from jaxrl.algorithms.ppo.behaviour import as_if_by_policy
+from jaxrl.algorithms.ppo.behaviour import as_if_by_policy, as_if_played_now
 from jaxrl.algorithms.ppo.loss import gradient
-from jaxrl.algorithms.ppo.stale_rollouts import as_if_played_now
 from jaxrl.core.env import Environment
 from jaxrl.core.spaces import Box, Discrete
 from jaxrl.models.policy_spec import PolicyInputs, PolicySpec, PolicyWeights
 from jaxrl.ops.distributions import Categorical, DiagGaussian
 from jaxrl.ops.exploration import EpsilonGreedy, Explored, GaussianNoise, Random, learned_of
 from jaxrl.ops.joint import Joint
-from jaxrl.rollout.rollout import Trajectory
+from jaxrl.rollout.steps import Trajectory
 from tests.algorithms.ppo.test_update import (
     MODEL,
     hypers_of_an_iteration,

@@ -13,8 +13,7 @@ import pytest
 
 from jaxrl import PPOConfig, Trainer, load_policy
 from jaxrl.algorithms.ppo.batch import batch_layout, make_batch, make_minibatches
-from jaxrl.algorithms.ppo.behaviour import as_if_by_policy
-from jaxrl.algorithms.ppo.stale_rollouts import as_if_played_now
+from jaxrl.algorithms.ppo.behaviour import as_if_by_policy, as_if_played_now
 from jaxrl.core.env import StackedEnvironment
 from jaxrl.core.spaces import Box, Discrete
 from jaxrl.models.policy_spec import PolicyWeights

@@ -20,7 +20,7 @@ from jaxrl.core.spaces import Box, Discrete
 from jaxrl.models.policy_spec import PolicySpec
 from jaxrl.ops.distributions import Categorical
 from jaxrl.ops.running_stats import init_running_stats
-from jaxrl.rollout.rollout import Trajectory
+from jaxrl.rollout.steps import Trajectory
 from jaxrl.run.storage import checkpoint
 from tests.messages import refused_by
 from tests.probes import SMALL_CARTPOLE, SMALL_CURIOUS, Curious, Turns, Watch

@@ -9,8 +9,7 @@ import pytest
 
 import jaxrl
 from jaxrl.algorithms.ppo.batch import make_batch
-from jaxrl.algorithms.ppo.behaviour import as_if_by_policy
-from jaxrl.algorithms.ppo.stale_rollouts import as_if_played_now
+from jaxrl.algorithms.ppo.behaviour import as_if_by_policy, as_if_played_now
 from jaxrl.models.policy_spec import PolicyWeights
 from tests.algorithms.ppo.test_update import MODEL, learner_spec, log_softmax, trajectory
 from tests.outside.jax_vector import config_outside

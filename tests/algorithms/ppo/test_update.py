@@ -28,7 +28,7 @@ from jaxrl.models.mlp import MLP
 from jaxrl.models.policy_spec import PolicySpec
 from jaxrl.ops.advantages import gae
 from jaxrl.ops.distributions import Categorical
-from jaxrl.rollout.rollout import Trajectory
+from jaxrl.rollout.steps import Trajectory
 from tests.probes import Leavers, Turns
 
 MODEL = MLP(Box(-1.0, 1.0, (3,)), Discrete(4), hiddens=(8,))
