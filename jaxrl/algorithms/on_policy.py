@@ -31,7 +31,7 @@ from jaxrl.rollout.episode_stats import Window, no_episodes, report
 from jaxrl.rollout.opponents import Opponents
 from jaxrl.rollout.policy_map import each_policy, group_policies
 from jaxrl.rollout.rollout import Rollout, play
-from jaxrl.rollout.undeclared_waits import undeclared_waits
+from jaxrl.rollout.steps import undeclared_waits
 
 HypersByPolicy = dict[PolicyId, PyTree] | None
 
@@ -65,6 +65,11 @@ class LearnerSpec:
     always_active: bool = True  # every agent acts in every step, so no minibatch is without rows
     axis_name: str | None = None  # a mapped axis over which the environments are split
     drawn: bool = False  # members of the configuration's pool play for it: a group of its own
+
+    @property
+    def changes_rewards(self) -> bool:
+        """True if other rewards are learned from than the environment's."""
+        return self.normalize_returns or self.policy_spec.rewards_itself
 
     def no_returns(self, shape: tuple[int, ...]) -> PyTree | None:
         """`Iteration.returns` before the first step, f32[*shape] each; None without any."""
@@ -106,7 +111,7 @@ def on_policy(
         learner_spec: (policy, policy_spec, trained) -> `LearnerSpec` or what derives from it.
         prepare_rewards: (spec, learner, trajectory, iteration) -> (learner, trajectory, returns,
             {metric: f32[]}), before the update: the rewards to learn from, and the returns for the
-            next iteration.
+            next iteration. Asked of policies whose `LearnerSpec.changes_rewards`.
         axis_name: a mapped axis over which the environments are split, or None. Each member holds
             num_envs / size of the axis environments, and all that is reported is taken over it.
         **shown: fields of `Algorithm` that say what people are shown, such as `headline_metrics`.
@@ -121,7 +126,7 @@ def on_policy(
 
     def learn_policy(spec, learner, trajectory, iteration):
         returns, prepared = iteration.returns, {}
-        if prepare_rewards is not None:
+        if prepare_rewards is not None and spec.changes_rewards:
             learner, trajectory, returns, prepared = prepare_rewards(
                 spec, learner, trajectory, iteration
             )

@@ -7,10 +7,11 @@ and types: a program's start is traced with them, and nothing is ever learned fr
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import struct
 
 from jaxrl.core.env import Environment, MultiAgentEnvironment
@@ -28,8 +29,30 @@ class OutsideState(struct.PyTreeNode):
     """The state of a copy, as far as a compiled program needs it."""
 
     copy: jax.Array  # i32[]  its number
-    acting: PyTree = None  # {agent: bool[]}  who acts next, where agents may wait
-    action_mask: PyTree = None  # {agent: bool[A]}, or bool[A] of one agent, where there are masks
+    acting: jax.Array | None = None  # bool[M]  who acts next; None where agents never wait
+    action_mask: dict[AgentId, jax.Array] | None = None  # bool[A]; None without masks
+
+
+class OutsideSteps(NamedTuple):
+    """A step of e copies as those who step them give it; NumPy, or as a compiled call takes it.
+
+    Observations are by agent, [e, ...], or by group of policies, [N, e, M, ...]. Elsewhere agents
+    are on axis 1, in the order of `spec.agents`.
+    """
+
+    obs: PyTree  # to go on from: a new episode's first where one began
+    final_obs: PyTree  # as the step reached it, before any reset
+    reward: np.ndarray  # f32[e, M]
+    terminated: np.ndarray  # bool[e, M]  the agent's episode ended in this step
+    truncated: np.ndarray  # bool[e, M]  it was cut, and had not terminated
+    active: np.ndarray  # bool[e, M]  the agent acted in this step
+    episode_done: np.ndarray  # bool[e]  the episode ended
+    # bool[e]  A fault dropped the episode: none of its rows may count. obs begins a new one;
+    # episode_done is false.
+    lost: np.ndarray
+    metrics: dict[str, np.ndarray]  # f32[e]
+    action_mask: dict[AgentId, np.ndarray] | None  # bool[e, A]  of `obs`; None without masks
+    acting: np.ndarray | None  # bool[e, M]  who acts next; None where agents never wait
 
 
 class _Outside:
@@ -80,22 +103,25 @@ class _Outside:
     def __getattr__(self, name: str) -> Any:
         """The optional methods, where what they tell is declared."""
         if name == "action_mask" and self.spec.masked:
-            return lambda state, params: state.action_mask
+            return lambda state, params: self._mask_of(state)
         if name == "acting_agents" and self.spec.waits:
-            return lambda state, params: state.acting
+            return lambda state, params: dict(zip(self.spec.agents, state.acting, strict=True))
         raise AttributeError(f"{type(self).__name__} has no {name!r}")
 
     def _each(self, value: Callable[[AgentId], Any]) -> dict[AgentId, Any]:
         return {agent: value(agent) for agent in self.spec.agents}
 
     def _state(self) -> OutsideState:
-        acting = self._each(lambda agent: jnp.array(True)) if self.spec.waits else None
+        acting = jnp.ones(len(self.spec.agents), bool) if self.spec.waits else None
         masks = None
         if self.spec.masked:
             masks = self._each(
                 lambda agent: jnp.ones(mask_length(self.spec.action_spaces[agent]), bool)
             )
         return OutsideState(jnp.int32(0), acting, masks)
+
+    def _mask_of(self, state: OutsideState) -> PyTree:
+        return state.action_mask
 
     def _info(self) -> dict[str, Any]:
         return {"metrics": {name: jnp.float32(0) for name in self.spec.metrics}}
@@ -111,12 +137,14 @@ class OutsideEnvironment(_Outside, Environment):
         return self.spec.action_spaces[DEFAULT_AGENT]
 
     def reset_env(self, key: Key, params: PyTree) -> tuple:
-        state = self._state()
-        return zeros_of(self.observation_space()), _of_one_agent(state)
+        return zeros_of(self.observation_space()), self._state()
 
     def step_env(self, key: Key, state: OutsideState, action: PyTree, params: PyTree) -> tuple:
         obs = zeros_of(self.observation_space())
         return obs, state, jnp.float32(0), jnp.array(False), self._info()
+
+    def _mask_of(self, state: OutsideState) -> PyTree:
+        return state.action_mask[DEFAULT_AGENT]
 
 
 class OutsideMultiAgentEnvironment(_Outside, MultiAgentEnvironment):
@@ -192,8 +220,3 @@ def refuse_outside(env: Any, what: str) -> None:
 
 def zeros_of(space: Space) -> PyTree:
     return jax.tree.map(lambda part: jnp.zeros(part.shape, part.dtype), tree_of(space))
-
-
-def _of_one_agent(state: OutsideState) -> OutsideState:
-    mask = state.action_mask
-    return state if mask is None else state.replace(action_mask=mask[DEFAULT_AGENT])

@@ -9,23 +9,22 @@ its own.
 import functools
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
+from jaxrl.core.outside_env import OutsideSteps
 from jaxrl.core.types import AgentId, Key, PyTree
 from jaxrl.models.policy_spec import PolicyOutput, PolicyWeights
 from jaxrl.ops.byte_rows import ByteLayout
 from jaxrl.ops.packing import Packed, pack
 from jaxrl.outside.host_steps import (
-    Reached,
     act,
     raw_step_of,
     scatter_on_host,
-    told_of,
     with_new_episodes,
 )
 from jaxrl.rollout.env_step import (
@@ -51,18 +50,10 @@ BYTES_AT_ONCE = 2**24  # of theirs, unless a single step has more
 SMALL = 4096  # numbers; smaller arrays are packed into one, since a call pays for each
 
 
-class Row(NamedTuple):
-    """The record of a step, or with a leading axis [T] of all."""
-
-    steps: tuple[Packed, ...]  # by group, [N, E, M, ...]
-    ends: Packed  # [E]
-    lost: jax.Array  # bool[E]
-
-
-class _Told(NamedTuple):
+class _Stepped(NamedTuple):
     """The inputs of `_choose` after a step."""
 
-    reached: Reached
+    steps: OutsideSteps
     now: tuple[tuple[jax.Array, ...], PyTree]  # (noise by group, env_steps) of the next action
 
 
@@ -74,9 +65,9 @@ class _Answer(NamedTuple):
 
 
 class _Layouts(NamedTuple):
-    """The places of the arrays of a `_Told` and of an `_Answer` in their rows of bytes."""
+    """The places of the arrays of a `_Stepped` and of an `_Answer` in their rows of bytes."""
 
-    told: ByteLayout
+    stepped: ByteLayout
     answer: ByteLayout
 
 
@@ -103,7 +94,7 @@ class Playing(struct.PyTreeNode):
 
     envs: EnvBatch  # after `step` steps
     carries: Carries
-    rows: Row  # [T, ...]
+    rows: tuple[tuple[Packed, ...], Packed] | None  # [T, ...]  as of `packed`
     step: jax.Array  # i32[]
 
 
@@ -126,25 +117,20 @@ class _Waiting:
     """Steps [K] of a part that wait to be recorded, as rows of bytes.
 
     Attributes:
-        told, answers: u8[K, ...]
-        reached: the arrays of `told` that steps are written to, [K, E, ...], in `told_of`'s order.
+        stepped, answers: u8[K, ...]
+        steps: the arrays that steps are written to, [K, E, ...], in the order of an `OutsideSteps`.
         actions: by agent, [K, E, ...].
         recorded: the call that records them; once it is done the rows may be used again.
     """
 
     recorded: Future
 
-    def __init__(self, game: Game, layouts: _Layouts, most: int, copies: np.ndarray):
-        self.told, self.answers = (np.zeros((most, layout.size), np.uint8) for layout in layouts)
-        told = layouts.told.views(self.told)
-        told.reached.state.copy[:] = copies
+    def __init__(self, game: Game, layouts: _Layouts, most: int):
+        self.stepped, self.answers = (np.zeros((most, layout.size), np.uint8) for layout in layouts)
+        steps, self.now = layouts.stepped.views(self.stepped)
         split = functools.partial(scatter_on_host, game.spec.grouping, num_leading=1)
-        by_agent = told.reached._replace(
-            obs=split(told.reached.obs),
-            final_obs=split(told.reached.final_obs),
-            state=told.reached.state.replace(copy=None),
-        )
-        self.reached, self.now = jax.tree.leaves(by_agent), told.now
+        by_agent = steps._replace(obs=split(steps.obs), final_obs=split(steps.final_obs))
+        self.steps = jax.tree.leaves(by_agent)
         self.actions = split(layouts.answer.views(self.answers).actions)
 
 
@@ -166,15 +152,14 @@ class Part:
         begun = _begin((game.spec, num_steps), game.weights, envs, randomness, game.env_params)
         self._recorder = recorder
         self._game, self._layouts = game, begun.layouts
-        self._copies = np.asarray(envs.state.copy)
         self._playing, self._answer = begun.playing, begun.answer
         self._now = jax.tree.map(np.asarray, begun.noise), randomness[1]  # [T, ...]
         self._weights, weights = jax.tree.flatten(game.packed)
         self._policies, policies = jax.tree.flatten(begun.policies)
         structures = _Structures(begun.layouts, weights, policies)
         self._choose = _compiled_choose(game.spec, structures)
-        self._steps: Any = None  # the last ones, and their arrays
-        self._reached: list[np.ndarray] = []
+        self._steps: OutsideSteps | None = None  # the last ones, and their arrays
+        self._arrays: list[np.ndarray] = []
         sizes = sum(layout.size for layout in self._layouts)
         self._most = max(1, min(num_steps, STEPS_AT_ONCE, BYTES_AT_ONCE // sizes))
         # Steps are written to the first while the second, once full, is recorded.
@@ -192,18 +177,17 @@ class Part:
             return {agent: rows[row] for agent, rows in waiting.items()}
         return jax.tree.map(lambda rows: rows[row], waiting)
 
-    def take(self, steps: Any) -> None:
-        """Keeps a step, a `VectorSteps`."""
+    def take(self, steps: OutsideSteps) -> None:
+        """Keeps a step."""
         if steps is not self._steps:  # the same as before where its arrays are the copies' own
-            self._steps = steps
-            self._reached = jax.tree.leaves(told_of(self._game.spec, steps, None))
+            self._steps, self._arrays = steps, jax.tree.leaves(steps)
         row = self._row
-        for rows, leaf in zip(self._waiting.reached, self._reached, strict=True):
+        for rows, leaf in zip(self._waiting.steps, self._arrays, strict=True):
             rows[row] = leaf
 
     def choose(self) -> None:
         """The next actions, after the step that was taken."""
-        stepped, params = (self._answer, self._waiting.told[self._row]), self._game.env_params
+        stepped, params = (self._answer, self._waiting.stepped[self._row]), self._game.env_params
         chosen = self._choose(self._weights, self._policies, stepped, params)
         self._policies, self._answer = chosen
         self._row += 1
@@ -220,7 +204,7 @@ class Part:
         return self._playing
 
     def _new_rows(self) -> _Waiting:
-        return _Waiting(self._game, self._layouts, self._most, self._copies)
+        return _Waiting(self._game, self._layouts, self._most)
 
     def _begin_rows(self, first: int) -> None:
         """Begins to use the rows, for the steps from `first` on."""
@@ -239,7 +223,7 @@ class Part:
             self._recording.recorded.result()
 
     def _record(self, waiting: _Waiting, count: int) -> None:
-        game, rows = self._game, (waiting.told, waiting.answers, np.int32(count))
+        game, rows = self._game, (waiting.stepped, waiting.answers, np.int32(count))
         statics = game.spec, self._layouts
         playing = _record(statics, game.weights, self._playing, rows, game.env_params)
         self._playing = jax.block_until_ready(playing)
@@ -265,13 +249,13 @@ def _begin(
     now = jax.tree.map(lambda leaf: leaf[0], (noise, env_steps))
     answer = _Answer(*act(spec, weights, envs, now, env_params))
     playing = Playing(envs, Carries.zeros(spec, envs, num_steps), rows=None, step=jnp.int32(0))
-    told = _Told(_nothing(spec, envs), now)
+    stepped = _Stepped(_no_steps(spec, envs), now)
     row_of = functools.partial(_row_of, spec)
-    stepped = answer.outputs, told.reached
-    row = jax.eval_shape(row_of, weights, playing, stepped, env_params)[1]
+    led_to = answer.outputs, stepped.steps
+    row = jax.eval_shape(row_of, weights, playing, led_to, env_params)[1]
     zeros = lambda leaf: jnp.zeros((num_steps, *leaf.shape), leaf.dtype)
     playing = playing.replace(rows=jax.tree.map(zeros, row))
-    layouts = _Layouts(ByteLayout.of(told), ByteLayout.of(answer))
+    layouts = _Layouts(ByteLayout.of(stepped), ByteLayout.of(answer))
     return _Begun(playing, _policies_of(spec, envs), layouts.answer.pack(answer), noise, layouts)
 
 
@@ -293,19 +277,20 @@ def _choose(
 
     Args:
         policies: what they go on from.
-        stepped: (answer, told): what they did in the step, and what that led to, u8[...].
+        stepped: what they did in the step, and what that led to, u8[...] each.
 
     Returns:
         (policies, answer)
     """
-    layouts, (answer, told) = structures.layouts, stepped
-    reached, now = layouts.told.unpack(told)
-    raw = with_new_episodes(raw_step_of(spec, reached), reached)
+    layouts, (answer, stepped) = structures.layouts, stepped
+    steps, now = layouts.stepped.unpack(stepped)
+    copies = jnp.arange(len(steps.lost), dtype=jnp.int32)  # which nobody asks for here
+    raw = with_new_episodes(raw_step_of(spec, steps, copies), steps.lost)
     envs = jax.tree.unflatten(structures.policies, policies)
     weights = jax.tree.unflatten(structures.weights, weights).unpack()
     played = Played(weights, layouts.answer.unpack(answer).outputs, raw)
     envs = advance_policies(spec, envs, played)
-    envs = envs.replace(obs=reached.obs, state=reached.state)
+    envs = envs.replace(obs=steps.obs, state=raw.state)
     chosen = act(spec, weights, envs, now, env_params)
     return jax.tree.leaves(_policies_of(spec, envs)), layouts.answer.pack(_Answer(*chosen))
 
@@ -323,11 +308,12 @@ def _record(
     env_params: PyTree,
 ) -> Playing:
     """Records the first `count` of the steps that wait, u8[K, ...]."""
-    (spec, layouts), (told, answers, count) = statics, waiting
+    (spec, layouts), (stepped, answers, count) = statics, waiting
 
     def record(i, playing):
-        stepped = layouts.answer.unpack(answers[i]).outputs, layouts.told.unpack(told[i]).reached
-        envs, row, carries = _row_of(spec, weights, playing, stepped, env_params)
+        steps = layouts.stepped.unpack(stepped[i]).steps
+        led_to = layouts.answer.unpack(answers[i]).outputs, steps
+        envs, row, carries = _row_of(spec, weights, playing, led_to, env_params)
         put = lambda rows, row: jax.lax.dynamic_update_index_in_dim(rows, row, playing.step, axis=0)
         rows = jax.tree.map(put, playing.rows, row)
         return Playing(envs, carries, rows, playing.step + 1)
@@ -339,27 +325,38 @@ def _row_of(
     spec: RolloutSpec,
     weights: tuple,
     playing: Playing,
-    stepped: tuple[list[PolicyOutput], Reached],
+    led_to: tuple[list[PolicyOutput], OutsideSteps],
     env_params: PyTree,
-) -> tuple[EnvBatch, Row, Carries]:
+) -> tuple[EnvBatch, tuple, Carries]:
     """The copies after a step, what is recorded of it, and the carries with its own."""
-    (outputs, reached), envs = stepped, playing.envs
-    raw = raw_step_of(spec, reached)
-    last = before_reset(spec, envs, outputs, raw, reached.final_obs)
+    (outputs, stepped), envs = led_to, playing.envs
+    raw = raw_step_of(spec, stepped, envs.state.copy)
+    last = before_reset(spec, envs, outputs, raw, stepped.final_obs)
     final_values = values_at_the_clock(spec, weights, raw.truncated, last, env_params)
     steps = steps_of(spec, envs, outputs, raw, final_values, last.obs)
-    going_on, ended = (reached.obs, reached.state), with_new_episodes(raw, reached)
+    going_on, ended = (stepped.obs, raw.state), with_new_episodes(raw, stepped.lost)
     played = Played(weights, outputs, ended)
     after, known = follow(spec, envs, played, going_on, env_params)
     carries = playing.carries.record(envs.policy_states, steps, playing.step)
-    return after, Row(*packed(steps, Ends.of(raw, known)), reached.lost), carries
+    ends = Ends.of(raw, known)._replace(lost=stepped.lost)
+    return after, packed(steps, ends), carries
 
 
-def _nothing(spec: RolloutSpec, envs: EnvBatch) -> Reached:
+def _no_steps(spec: RolloutSpec, envs: EnvBatch) -> OutsideSteps:
     """A step of the right shapes."""
     num_envs = envs.state.copy.shape[0]
-    numbers = jnp.zeros((num_envs, len(spec.grouping.agents)))
-    flags, done = numbers.astype(bool), jnp.zeros(num_envs, bool)
-    metrics = {name: numbers[:, 0] for name in spec.metrics}
-    flags_of_agents = flags, flags, flags
-    return Reached(envs.obs, envs.obs, envs.state, numbers, *flags_of_agents, done, done, metrics)
+    numbers, done = jnp.zeros((num_envs, len(spec.grouping.agents))), jnp.zeros(num_envs, bool)
+    flags = numbers.astype(bool)
+    return OutsideSteps(
+        obs=envs.obs,
+        final_obs=envs.obs,
+        reward=numbers,
+        terminated=flags,
+        truncated=flags,
+        active=flags,
+        episode_done=done,
+        lost=done,
+        metrics={name: numbers[:, 0] for name in spec.metrics},
+        action_mask=envs.state.action_mask,
+        acting=envs.state.acting,
+    )

@@ -124,14 +124,14 @@ def _finish(
     env_params: PyTree,
 ) -> tuple[EnvBatch, Rollout]:
     """The rollout of what all parts played."""
-    steps = _joined([[group.unpack() for group in part.rows.steps] for part in played], axis=2)
-    ends = _joined([part.rows.ends.unpack() for part in played], axis=1)
-    lost = _joined([part.rows.lost for part in played], axis=1)
+    by_part = [part.rows for part in played]
+    steps = _joined([[group.unpack() for group in steps] for steps, _ in by_part], axis=2)
+    ends = _joined([ends.unpack() for _, ends in by_part], axis=1)
     carries = played[0].carries.replace(
         parts=_joined([part.carries.parts for part in played], axis=2),
         last_action=_joined([part.carries.last_action for part in played], axis=1),
     )
-    gone = rows_of_lost_episodes(lost, ends.episode_done)
+    gone = rows_of_lost_episodes(ends.lost, ends.episode_done)
     steps = [_without(group, gone[:, None, :, None]) for group in steps]
     envs = joined_envs(spec, [part.envs for part in played], _joined)
     features = dict(envs.features)

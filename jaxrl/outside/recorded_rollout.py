@@ -5,12 +5,9 @@ one scan, for the values of the states and the memory before each step. Actions 
 were recorded, with their probabilities where those are known.
 """
 
-from typing import NamedTuple
-
 import jax
 import jax.numpy as jnp
 
-from jaxrl.core.types import PyTree
 from jaxrl.models.policy_spec import PolicyOutput, PolicySpec, PolicyWeights
 from jaxrl.ops.control_flow import cond_any
 from jaxrl.ops.distributions import Distribution
@@ -18,30 +15,22 @@ from jaxrl.rollout.env_step import RolloutSpec
 from jaxrl.rollout.episode_stats import EpisodeStats
 from jaxrl.rollout.policy_map import PolicyGroup, each_policy
 from jaxrl.rollout.rollout import Rollout, agent_steps_of
-from jaxrl.rollout.steps import Trajectory
+from jaxrl.rollout.steps import Steps, Trajectory
 
 
-class Lanes(NamedTuple):
-    """Recorded steps of the policies of one group: E lanes of T rows for each agent.
+class Lanes(Steps):
+    """Recorded steps of the policies of one group: E lanes of T rows for each agent, [T, N, E, M].
 
     A lane holds parts of episodes one after the other, and rows that are not `active` after the
     last. The last row of each part is `terminated`, or `truncated` where the episode was cut.
     """
 
-    obs: PyTree  # [T, N, E, M, ...]
-    next_obs: PyTree  # [T, N, E, M, ...]
-    action: PyTree  # [T, N, E, M, ...]  as the policy has it
-    action_mask: jax.Array | None  # bool[T, N, E, M, A]; None without masks
-    dist_inputs: jax.Array  # f32[T, N, E, M, K]  of the distribution that it was drawn from
-    has_dist_inputs: jax.Array  # bool[T, N, E, M]
-    log_prob: jax.Array  # f32[T, N, E, M]
-    has_log_prob: jax.Array  # bool[T, N, E, M]
-    reward: jax.Array  # f32[T, N, E, M]
-    return_before: jax.Array  # f32[T, N, E, M]  discounted, of the episode; read where `begins`
-    terminated: jax.Array  # bool[T, N, E, M]
-    truncated: jax.Array  # bool[T, N, E, M]
-    active: jax.Array  # bool[T, N, E, M]
-    begins: jax.Array  # bool[T, N, E, M]  the first row of a part
+    begins: jax.Array | None = None  # bool  the first row of a part
+    action_mask: jax.Array | None = None  # bool[..., A]; None without masks
+    dist_inputs: jax.Array | None = None  # f32[..., K]  of the distribution that it was drawn from
+    has_dist_inputs: jax.Array | None = None  # bool
+    has_log_prob: jax.Array | None = None  # bool
+    return_before: jax.Array | None = None  # f32  discounted, of the episode; read where `begins`
 
 
 def recorded_rollout(

@@ -15,16 +15,16 @@ from jaxrl.algorithms.base import Algorithm
 from jaxrl.core.env import restart
 from jaxrl.core.errors import TooManyFaults, UsageError
 from jaxrl.core.fields import UINT32, count, flag
-from jaxrl.core.outside_env import is_outside, refuse_evaluation
+from jaxrl.core.outside_env import OutsideSteps, is_outside, refuse_evaluation
 from jaxrl.core.types import PyTree
 from jaxrl.models.policy_spec import PolicyOutput, PolicyWeights
 from jaxrl.outside.host_steps import (
-    Reached,
     act,
+    by_group,
     first_envs,
     raw_step_of,
-    reached_of,
     scatter_on_host,
+    with_new_episodes,
 )
 from jaxrl.play.play_limit import DEFAULT_LIMIT, PlayLimit
 from jaxrl.play.whole_episodes import (
@@ -188,10 +188,9 @@ class OutsideEpisodes:
         spec = self.play.rollout
         outputs, actions = _choose(self.play, self._game, playing)
         steps = _step_all(self._vector, scatter_on_host(spec.grouping, jax.device_get(actions)))
-        reached = reached_of(spec, steps, np.arange(self.together, dtype=np.int32))
-        if np.any(reached.lost & ~np.asarray(playing.done)):
+        if np.any(steps.lost & ~np.asarray(playing.done)):
             raise BrokenOff
-        return _go_on(self.play, self._game, playing, outputs, reached)
+        return _go_on(self.play, self._game, playing, outputs, by_group(spec, steps))
 
 
 def _seeds(game: Game, index: np.ndarray, attempt: int) -> np.ndarray:
@@ -228,22 +227,22 @@ def _go_on(
     game: Game,
     playing: EpisodesUnderWay,
     outputs: list[PolicyOutput],
-    reached: Reached,
+    steps: OutsideSteps,
 ) -> tuple[EpisodesUnderWay, RecordedSteps | None]:
     """(after a step, the step if it is kept)."""
-    spec, raw = play.rollout, raw_step_of(play.rollout, reached)
-    ended = raw._replace(episode_done=raw.episode_done | reached.lost)
-    going_on = reached.obs, reached.state
-    played = Played(game.weights, outputs, ended)
+    spec = play.rollout
+    raw = raw_step_of(spec, steps, playing.envs.state.copy)
+    going_on = steps.obs, raw.state
+    played = Played(game.weights, outputs, with_new_episodes(raw, steps.lost))
     envs, known = follow(spec, playing.envs, played, going_on, game.env_params)
     first_end = raw.episode_done & ~playing.done
     finished = jax.vmap(restart)(first_end, known.reached, playing.finished)
     after = playing.replace(
         envs=envs,
         num_steps=playing.num_steps + 1,
-        done=playing.done | reached.episode_done,
+        done=playing.done | steps.episode_done,
         finished=finished,
     )
     # Its states are not known here.
-    raw = raw._replace(obs=spec.grouping.scatter(reached.final_obs), state=None)
+    raw = raw._replace(obs=spec.grouping.scatter(steps.final_obs), state=None)
     return after, jax.tree.map(lambda leaf: leaf[:, None], kept_of(play, outputs, raw))

@@ -6,9 +6,11 @@ import jax
 
 from jaxrl.core.agent_steps import AgentSteps
 from jaxrl.core.types import PyTree
+from jaxrl.models.policy_spec import PolicyOutput
 from jaxrl.ops.distributions import dist_inputs
 from jaxrl.ops.exploration import policy_of
 from jaxrl.rollout.env_step import RolloutSpec
+from jaxrl.rollout.steps import Steps
 
 DIST_INPUTS, ENV_ACTIONS = "action_dist_inputs", "actions_for_env"  # among a model's outputs
 
@@ -22,11 +24,10 @@ class RecordedSteps(NamedTuple):
     state: PyTree | None = None  # [..., E, ...]  that they reached; None where nobody asked for it
 
 
-def model_outputs(step: Any, env_action: PyTree | None) -> dict[str, PyTree]:
+def model_outputs(step: Steps | PolicyOutput, env_action: PyTree | None) -> dict[str, PyTree]:
     """The model's outputs of a step, under RLlib's names.
 
     Args:
-        step: with `action`, `distribution`, `value` and `inputs`, as of a `PolicyOutput`.
         env_action: the environment's action; None where it is the sampled one.
     """
     outputs = {
@@ -41,44 +42,47 @@ def model_outputs(step: Any, env_action: PyTree | None) -> dict[str, PyTree]:
     return outputs
 
 
-def recorded_alone(
-    spec: RolloutSpec,
-    turns: list[Any],
-    reached: tuple[PyTree, ...],
-    all_terminated: jax.Array,
-) -> RecordedSteps:
-    """The part of the recorded environments' step that no turn has; the rest of it is None.
+def recorded_part(
+    spec: RolloutSpec, steps: list[Steps], reached: tuple[PyTree, ...]
+) -> tuple[Steps, ...]:
+    """The part of a step that only recording needs, of the recorded environments, by group.
+
+    Actions are those that the environment got: made afterwards, their last bits may differ. They
+    are None where the sampled ones are the environment's.
 
     Args:
-        reached: by group, observations before any reset.
+        reached: observations before any reset, by group.
     """
-    groups = []
-    for policy_spec, turn, observed in zip(spec.policy_specs, turns, reached, strict=True):
-        # As the environment got it: made afterwards, its last bits may differ.
-        env_action = policy_spec.recorded(turn.action)[1]
-        outputs = {} if env_action is None else {ENV_ACTIONS: env_action}
-        groups.append(AgentSteps(*[None] * 6, outputs, observed))
-    groups = jax.tree.map(lambda leaf: leaf[:, : spec.num_recorded], tuple(groups))
-    return RecordedSteps(groups, all_terminated[: spec.num_recorded], None)
+    found = []
+    for policy_spec, group, next_obs in zip(spec.policy_specs, steps, reached, strict=True):
+        _, env_action = policy_spec.recorded(group.action)
+        found.append(Steps(next_obs=next_obs, env_action=env_action))
+    return jax.tree.map(lambda leaf: leaf[:, : spec.num_recorded], tuple(found))
 
 
 def recorded_steps(
-    spec: RolloutSpec, turns: list[Any], episode_done: jax.Array, alone: RecordedSteps
+    spec: RolloutSpec, steps: list[Steps], ends: Any, parts: tuple[Steps, ...]
 ) -> RecordedSteps:
-    """The steps [T, ...] of the recorded environments, with the very numbers of the rollout."""
+    """The steps [T, ...] of the recorded environments, with the very numbers of the rollout.
+
+    Args:
+        ends: the `Ends` of the steps.
+        parts: as of `recorded_part`.
+    """
     groups = []
-    for policy_spec, turn, group in zip(spec.policy_specs, turns, alone.groups, strict=True):
-        turn = jax.tree.map(lambda leaf: leaf[:, :, : spec.num_recorded], turn)
+    for policy_spec, group, part in zip(spec.policy_specs, steps, parts, strict=True):
+        group = jax.tree.map(lambda leaf: leaf[:, :, : spec.num_recorded], group)
         groups.append(
-            group._replace(
-                obs=turn.obs,
-                action=policy_spec.as_sampled(turn.action),
-                reward=turn.reward,
-                active=turn.active,
-                terminated=turn.terminated,
-                truncated=turn.truncated,
-                outputs=model_outputs(turn, group.outputs.get(ENV_ACTIONS)),
+            AgentSteps(
+                obs=group.obs,
+                action=policy_spec.as_sampled(group.action),
+                reward=group.reward,
+                active=group.active,
+                terminated=group.terminated,
+                truncated=group.truncated,
+                outputs=model_outputs(group, part.env_action),
+                reached=part.next_obs,
             )
         )
-    episode_done = episode_done[:, : spec.num_recorded]
-    return alone._replace(groups=tuple(groups), episode_done=episode_done)
+    flags = (flag[:, : spec.num_recorded] for flag in (ends.all_terminated, ends.episode_done))
+    return RecordedSteps(tuple(groups), *flags)

@@ -28,7 +28,7 @@ from jaxrl.rollout.env_step import (
 from jaxrl.rollout.episode_stats import EpisodeStats
 from jaxrl.rollout.feature import After, Played
 from jaxrl.rollout.policy_map import Grouping, each_policy
-from jaxrl.rollout.recorded_steps import RecordedSteps, recorded_alone, recorded_steps
+from jaxrl.rollout.recorded_steps import RecordedSteps, recorded_part, recorded_steps
 from jaxrl.rollout.steps import Steps, Trajectory
 
 
@@ -71,18 +71,17 @@ def play(
         envs, carries = state
         after, steps, ends, raw = _step(spec, weights, envs, randomness, env_params)
         carries = carries.record(envs.policy_states, steps, randomness.step)
-        alone = None
+        recorded = None
         if spec.num_recorded:
-            reached = spec.grouping.gather(raw.obs)
-            alone = recorded_alone(spec, steps, reached, raw.all_terminated)
-        return (after, carries), (*packed(steps, ends), alone)
+            ends = ends._replace(all_terminated=raw.all_terminated)
+            recorded = recorded_part(spec, steps, spec.grouping.gather(raw.obs))
+        return (after, carries), (*packed(steps, ends), recorded)
 
     start = envs, Carries.zeros(spec, envs, len(randomness.step))
-    (envs, carries), (steps, ends, alone) = jax.lax.scan(step, start, randomness)
+    (envs, carries), (steps, ends, recorded) = jax.lax.scan(step, start, randomness)
     steps, ends = [group.unpack() for group in steps], ends.unpack()
-    recorded = None
     if spec.num_recorded:
-        recorded = recorded_steps(spec, steps, ends.episode_done, alone)
+        recorded = recorded_steps(spec, steps, ends, recorded)
     envs, rollout = rollout_of(spec, weights, envs, (steps, ends, carries), env_params)
     return envs, rollout.replace(recorded=recorded)
 
@@ -99,6 +98,8 @@ class Ends(NamedTuple):
     episode_done: jax.Array
     hist_data: dict[str, jax.Array]
     shown: dict[str, PyTree]
+    all_terminated: jax.Array | None = None  # bool  of steps that are recorded
+    lost: jax.Array | None = None  # bool  outside JAX: a fault took the episode
 
     @classmethod
     def of(cls, raw: RawStep, known: After) -> "Ends":
@@ -125,7 +126,8 @@ def rollout_of(
     else:
         trajectories = tuple(map(_trajectory, steps, bootstrap, carries.parts))
     agent_steps = agent_steps_of(spec.grouping, steps)
-    return envs, Rollout(trajectories, agent_steps=agent_steps, **ends._asdict())
+    kept = ends.reached, ends.episode_done, agent_steps, ends.hist_data, ends.shown
+    return envs, Rollout(trajectories, *kept)
 
 
 class Carries(struct.PyTreeNode):

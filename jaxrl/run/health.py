@@ -11,7 +11,7 @@ from jaxrl.algorithms.base import Diagnostics, RunnerState, no_diagnostics
 from jaxrl.core.spaces import Box, Space, beyond, parts_of
 from jaxrl.core.types import PyTree
 from jaxrl.rollout.policy_map import Grouping
-from jaxrl.rollout.undeclared_waits import UNDECLARED_WAITS
+from jaxrl.rollout.steps import UNDECLARED_WAITS
 from jaxrl.run.results import Result, flatten, lookup
 
 WARN_AFTER_ITERATIONS = 10  # in a row, in which the same problem must be found

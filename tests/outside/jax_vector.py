@@ -16,8 +16,8 @@ from jaxrl.core.env import (
     raw_action_mask,
     split_agents,
 )
-from jaxrl.core.outside_env import outside_environment
-from jaxrl.outside.workers.vector import FirstObs, VectorSpec, VectorSteps
+from jaxrl.core.outside_env import OutsideSteps, outside_environment
+from jaxrl.outside.workers.vector import FirstObs, VectorSpec
 from jaxrl.rollout.env_step import RolloutSpec, auto_reset, draw_randomness
 
 
@@ -66,7 +66,7 @@ class JaxVector:
     def send(self, part: int, actions: dict) -> None:
         self.sent[part] = {a: np.array(action) for a, action in actions.items()}
 
-    def receive(self, part: int) -> VectorSteps:
+    def receive(self, part: int) -> OutsideSteps:
         actions = {a: jnp.asarray(action) for a, action in self.sent.pop(part).items()}
         part = self.parts[part]
         if is_stacked(self.env):
@@ -84,7 +84,7 @@ class JaxVector:
         metrics = {name: np.float32(raw.info["metrics"][name]) for name in self.spec.metrics}
         obs, final = self._by_agent(obs), self._by_agent(raw.obs)
         told = lost, metrics, *self._told(after)
-        return VectorSteps(obs, final, *map(np.asarray, rows), *told)
+        return OutsideSteps(obs, final, *map(np.asarray, rows), *told)
 
     def _advance(self, draw: Any, state: Any, actions: Any) -> tuple:
         step_key, reset_key, step = draw
@@ -99,13 +99,14 @@ class JaxVector:
 
     def _told(self, state: Any) -> tuple:
         """(masks, who acts) of states."""
-        masks, acting = None, ()
+        masks = acting = None
         if self.spec.masked:
             mask = jax.vmap(lambda state: raw_action_mask(self.env, state, self.params))(state)
             masks = self._by_agent(mask)
         if self.spec.waits:
             acting = jax.vmap(lambda state: acting_agents(self.env, state, self.params))(state)
-        return masks, np.asarray(acting)
+            acting = np.asarray(acting)
+        return masks, acting
 
 
 def outside_twin(env: Any, params: Any, spec: RolloutSpec) -> Any:
@@ -126,7 +127,7 @@ class RunVector(JaxVector):
         self.key, self.index = runner.key, jnp.arange(config.num_envs)
         self.begin(runner.envs, self._keys(), self.length)
 
-    def receive(self, part: int) -> VectorSteps:
+    def receive(self, part: int) -> OutsideSteps:
         if all(step == self.length for step in self.steps.values()):
             self.number += 1
             self.randomness = draw_randomness(self.spec, self._keys(), self.length)

@@ -3,6 +3,7 @@
 import numpy as np
 
 from jaxrl.core.errors import TooManyFaults, UsageError
+from jaxrl.core.outside_env import OutsideSteps
 from jaxrl.core.types import AgentId, PyTree
 from jaxrl.outside.workers.arrays import EnvForm, StepArrays
 from jaxrl.outside.workers.shared_generators import Draws
@@ -12,7 +13,6 @@ from jaxrl.outside.workers.vector import (
     FaultCount,
     FirstObs,
     Results,
-    VectorSteps,
     spec_of,
 )
 from jaxrl.outside.workers.vector_stepper import VectorStepper
@@ -61,7 +61,7 @@ class LocalVectorEnv:
     def send(self, part: int, actions: dict[AgentId, PyTree]) -> None:
         self._results.write_actions(self.parts[part], actions)
 
-    def receive(self, part: int) -> VectorSteps:
+    def receive(self, part: int) -> OutsideSteps:
         try:
             self._stepper.step()
         except (BrokenEnvironment, UsageError) as error:

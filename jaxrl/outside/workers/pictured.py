@@ -8,13 +8,14 @@ from typing import Any
 import numpy as np
 
 from jaxrl.core.errors import UsageError, reason_of
+from jaxrl.core.outside_env import OutsideSteps
 from jaxrl.core.types import AgentId, PyTree
 from jaxrl.outside.workers.arrays import EnvForm, StepArrays
 from jaxrl.outside.workers.copies import made_copy
 from jaxrl.outside.workers.family import in_one_process
 from jaxrl.outside.workers.shared_generators import Draws, SeededCopy
 from jaxrl.outside.workers.sources import Source, close
-from jaxrl.outside.workers.vector import FirstObs, Results, VectorSteps, spec_of
+from jaxrl.outside.workers.vector import FirstObs, Results, spec_of
 
 RENDER_MODE = "rgb_array"
 MOST_PICTURES = 256  # that are kept of an episode; of a longer one every second, fourth, ...
@@ -55,7 +56,7 @@ class PicturedEnv:
     def send(self, part: int, actions: dict[AgentId, PyTree]) -> None:
         self._results.write_actions(self.parts[part], actions)
 
-    def receive(self, part: int) -> VectorSteps:
+    def receive(self, part: int) -> OutsideSteps:
         self._step += 1
         self._arrays.step_beginner(self.parts[part])()
         self._arrays.episode_done[:] = self._attempt(lambda: self._copy.step(self._row))

@@ -29,6 +29,7 @@ from typing import Any
 import numpy as np
 
 from jaxrl.core.errors import TooManyFaults, UsageError, brief, one_line, reason_of
+from jaxrl.core.outside_env import OutsideSteps
 from jaxrl.core.types import AgentId, PyTree
 from jaxrl.outside.workers import family, process
 from jaxrl.outside.workers.arrays import EnvForm, StepArrays, size_of
@@ -39,7 +40,6 @@ from jaxrl.outside.workers.vector import (
     FaultCount,
     FirstObs,
     Results,
-    VectorSteps,
     spec_of,
 )
 
@@ -236,7 +236,7 @@ class ProcessPool:
             if worker.rows[part]:
                 worker.send(bytes([part]))
 
-    def receive(self, part: int) -> VectorSteps:
+    def receive(self, part: int) -> OutsideSteps:
         for index, worker in enumerate(self._workers):
             if worker.rows[part]:
                 self._wait(index, bytes([part]))

@@ -17,6 +17,7 @@ import jax
 import numpy as np
 
 from jaxrl.core.errors import TooManyFaults
+from jaxrl.core.outside_env import OutsideSteps
 from jaxrl.core.spaces import Space, from_json
 from jaxrl.core.types import DEFAULT_AGENT, DEFAULT_POLICY, AgentId, PolicyId, PyTree
 from jaxrl.outside.workers.arrays import EnvForm, StepArrays
@@ -50,25 +51,7 @@ class FirstObs(NamedTuple):
 
     obs: dict[AgentId, PyTree]  # [E, ...]
     action_mask: dict[AgentId, np.ndarray] | None  # bool[E, A]; None without masks
-    acting: np.ndarray  # bool[E, M]  who acts next, where agents may wait
-
-
-class VectorSteps(NamedTuple):
-    """One step of a part's e copies. Agents are on axis 1, in the order of `spec.agents`."""
-
-    obs: dict[AgentId, PyTree]  # [e, ...]  to go on from: a new episode's first where one began
-    final_obs: dict[AgentId, PyTree]  # [e, ...]  as the step reached it, before any reset
-    reward: np.ndarray  # f32[e, M]
-    terminated: np.ndarray  # bool[e, M]  the agent's episode ended in this step
-    truncated: np.ndarray  # bool[e, M]  it was cut, and had not terminated
-    active: np.ndarray  # bool[e, M]  the agent acted in this step
-    episode_done: np.ndarray  # bool[e]  the episode ended
-    # bool[e]  A fault dropped the episode: none of its rows may count. obs begins a new one;
-    # episode_done is false.
-    lost: np.ndarray
-    metrics: dict[str, np.ndarray]  # f32[e]
-    action_mask: dict[AgentId, np.ndarray] | None  # bool[e, A]  of `obs`; None without masks
-    acting: np.ndarray  # bool[e, M]  who acts next, where agents may wait
+    acting: np.ndarray | None  # bool[E, M]  who acts next; None where agents never wait
 
 
 class VectorEnv(Protocol):
@@ -93,7 +76,7 @@ class VectorEnv(Protocol):
     def send(self, part: int, actions: dict[AgentId, PyTree]) -> None:
         """Begins a step of a part's copies; `actions` are [e, ...], of agents that wait too."""
 
-    def receive(self, part: int) -> VectorSteps:
+    def receive(self, part: int) -> OutsideSteps:
         """The results of the step that was begun with `send`; the next `send` may change them.
 
         Raises:
@@ -139,7 +122,7 @@ class FaultCount:
             )
 
     def see(self, steps: Any) -> None:
-        """Begins to count again where an episode ended in a part's `VectorSteps`, or a rollout."""
+        """Begins to count again where an episode ended in a part's `OutsideSteps`, or a rollout."""
         if self.consecutive and steps.episode_done.any():
             self.consecutive = 0
 
@@ -159,7 +142,8 @@ class Results:
         """The first observations, which no step changes."""
         rows = slice(None)
         obs, arrays = self._by_agent(self._arrays.obs, rows), self._arrays
-        return jax.tree.map(np.copy, FirstObs(obs, self._masks(rows), arrays.acting[rows]))
+        acting = arrays.acting[rows] if arrays.form.waits else None
+        return jax.tree.map(np.copy, FirstObs(obs, self._masks(rows), acting))
 
     def write_actions(self, rows: slice, actions: dict[AgentId, PyTree]) -> None:
         """Stores actions [e, ...]."""
@@ -172,10 +156,10 @@ class Results:
                         part = part[key]
                     block[rows, member] = part
 
-    def _steps(self, rows: slice) -> VectorSteps:
+    def _steps(self, rows: slice) -> OutsideSteps:
         arrays = self._arrays
         metrics = arrays.metrics[rows]
-        return VectorSteps(
+        return OutsideSteps(
             obs=self._by_agent(arrays.obs, rows),
             final_obs=self._by_agent(arrays.final_obs, rows),
             reward=arrays.reward[rows],
@@ -186,7 +170,7 @@ class Results:
             lost=arrays.lost[rows],
             metrics={name: metrics[:, i] for i, name in enumerate(arrays.form.metrics)},
             action_mask=self._masks(rows),
-            acting=arrays.acting[rows],
+            acting=arrays.acting[rows] if arrays.form.waits else None,
         )
 
     def _by_agent(self, blocks: list[list[np.ndarray]], rows: slice) -> dict[AgentId, PyTree]:

@@ -10,7 +10,7 @@ import pytest
 
 from jaxrl import PPOConfig, Trainer, UsageError, sweep
 from jaxrl.ops.distributions import DiagGaussian
-from jaxrl.rollout.undeclared_waits import UNDECLARED_WAITS, undeclared_waits
+from jaxrl.rollout.steps import UNDECLARED_WAITS, undeclared_waits
 from jaxrl.run.devices.compiled import run_chunk
 from tests.algorithms.reinforce import ReinforceConfig
 from tests.probes import Leavers, Plain, Probe, Target, TargetParams, TicTacToe, Turns, Twins

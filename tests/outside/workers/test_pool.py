@@ -42,7 +42,7 @@ def drawn_actions(spec, num_envs, step):
 
 
 def play(envs, num_steps, first_step=0):
-    """[VectorSteps] with the parts joined; they step in turn."""
+    """[OutsideSteps] with the parts joined; they step in turn."""
     actions = [drawn_actions(envs.spec, envs.num_envs, first_step + i) for i in range(num_steps)]
     chosen = lambda i, part: jax.tree.map(lambda leaf: leaf[part], actions[i])
     played = []

@@ -21,7 +21,7 @@ TINY = {
 
 
 def played(env, num_steps, **settings):
-    """[VectorSteps] of one copy, which always takes the first action."""
+    """[OutsideSteps] of one copy, which always takes the first action."""
     envs = make_vector_env(env, 1, num_workers=0, **settings)
     first, steps = envs.reset(np.zeros(1, np.uint32)), []
     action_spaces = envs.spec.action_spaces

@@ -34,7 +34,7 @@ SEEDS = np.array([7, 2**32 - 1, 0], np.uint32)
 
 
 def play(envs, num_steps, choose):
-    """[VectorSteps] of `num_steps`, with the actions that `choose(step)` gives."""
+    """[OutsideSteps] of `num_steps`, with the actions that `choose(step)` gives."""
     played = []
     for step in range(num_steps):
         envs.send(0, choose(step))
