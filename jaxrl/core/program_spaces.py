@@ -33,7 +33,7 @@ MOST_CHOICES = 10_000  # of the integers of a Box that are chosen, together
 def program_space(space: Space) -> Space:
     """The space inside of a policy: integers from 0, those of an array in a row; Boxes alike."""
     match space:
-        case Discrete(n):
+        case Discrete(n) if space.start:
             return Discrete(n)
         case MultiDiscrete():
             return MultiDiscrete(space.counts)

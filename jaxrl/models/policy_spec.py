@@ -167,8 +167,10 @@ class PolicySpec:
         return ActorCritic(policy, ObservationFilter(self.critic.space[OBSERVATION], *settings))
 
     def initial_filter(self) -> RunningMeanStd | ActorCritic | None:
+        if self.observation_filter is None:
+            return None
         policy = self.filters.policy.initial()
-        if self.critic is None or self.observation_filter is None:
+        if self.critic is None:
             return policy
         return ActorCritic(policy, self.filters.value.initial())
 
@@ -301,7 +303,8 @@ class PolicySpec:
         inputs: PolicyInputs,
     ) -> PyTree:
         """A network's input: the filtered observation, other parts, and what else it is told."""
-        parts = {**parts, OBSERVATION: observation_filter.read(moments, parts[OBSERVATION])}
+        if self.observation_filter is not None or self.normalize_images:
+            parts = {**parts, OBSERVATION: observation_filter.read(moments, parts[OBSERVATION])}
         spaces = inputs_spec.spaces(self.action_space)
         used = {name: getattr(inputs, name) for name in spaces}
         if inputs_spec.prev_action and is_tree(self.action_space):

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from jaxrl.algorithms.ppo.metrics import ROOT_CAUSE_METRICS
+from jaxrl.algorithms.ppo.loss import ROOT_CAUSE_METRICS
 from jaxrl.core.spaces import Box, Dict, Discrete, MultiDiscrete
 from jaxrl.run.health import (
     NO_EPISODE_ITERATIONS,

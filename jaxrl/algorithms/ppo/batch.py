@@ -12,7 +12,7 @@ from jaxrl.models.model import carried
 from jaxrl.models.policy_spec import PolicySpec
 from jaxrl.ops.advantages import center_values, gae, standardise
 from jaxrl.ops.distributions import Distribution
-from jaxrl.ops.exploration import learned_of, policy_of
+from jaxrl.ops.exploration import learned_of
 from jaxrl.ops.minibatch import minibatch_rows
 from jaxrl.ops.packing import Packed, pack
 from jaxrl.rollout.steps import Trajectory
@@ -45,6 +45,10 @@ class Batch(struct.PyTreeNode):
     def policy_weight(self) -> jax.Array:
         """f32  of the row in what the policy's choice of action decides."""
         return weighed(self.weight, self.importance)
+
+    def learned(self, policy: Distribution) -> Distribution:
+        """The distribution that learns: the policy, or its choice with the noise that acted."""
+        return policy if self.noise is None else learned_of(policy, self.noise)
 
 
 class BatchLayout(NamedTuple):
@@ -144,16 +148,18 @@ def make_batch(
 
     Args:
         obs_stats: the observation filter's, as they were acted on.
+        trajectory: with the policy's distributions, whatever acted.
         estimates: of `advantages_and_targets`.
     """
     policy_spec, shape = spec.policy_spec, trajectory.value.shape
-    advantages, targets = estimates
-    policy = policy_of(trajectory.distribution)
+    (advantages, targets), learned = estimates, trajectory.distribution
+    if trajectory.noise is not None:
+        learned = learned_of(learned, trajectory.noise)
     by_step = Batch(
         obs=policy_spec.read(obs_stats, trajectory.obs, trajectory.inputs),
         action=trajectory.action,
-        distribution=policy,
-        log_prob=learned_of(policy, trajectory.noise).log_prob(trajectory.action),
+        distribution=trajectory.distribution,
+        log_prob=learned.log_prob(trajectory.action),
         value=trajectory.value,
         advantage=advantages,
         target=targets,

@@ -70,7 +70,8 @@ def as_if_played_now(spec: PPOSpec, weights: PolicyWeights, trajectory: Trajecto
     changes with it. Where agents wait, values stay as they were played.
     """
     nothing = jnp.zeros_like(trajectory.value)
-    batch = make_batch(spec, weights.filter, trajectory, (nothing, nothing))
+    played = trajectory.replace(distribution=policy_of(trajectory.distribution))
+    batch = make_batch(spec, weights.filter, played, (nothing, nothing))
     distribution, value = _evaluated(spec, weights, batch, trajectory.value.shape)
     next_value = trajectory.next_value
     if trajectory.waited is None:

@@ -1,16 +1,24 @@
-"""PPO's loss of a minibatch, and its gradient."""
+"""PPO's loss of a minibatch, its gradient, and what an iteration reports of its terms."""
 
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
+from jaxrl.algorithms.base import HeadlineMetric
 from jaxrl.algorithms.ppo.batch import Batch, weighed
 from jaxrl.algorithms.ppo.hypers import Hypers, PPOSpec
 from jaxrl.core.types import PyTree
-from jaxrl.ops.exploration import learned_of
 from jaxrl.ops.losses import clip_fraction, clipped_surrogate, value_clip_fraction, value_loss
 
+HEADLINE_METRICS = (
+    HeadlineMetric(
+        "mean_kl_loss", "KL divergence of an update, nats", label="kl", target="kl_target"
+    ),
+    HeadlineMetric("entropy", "entropy, nats", label="entropy", form=".2f", linear=True),
+    HeadlineMetric("vf_loss", "value loss"),
+)
+ROOT_CAUSE_METRICS = ("policy_loss", "vf_loss", "vf_loss_unclipped", "entropy", "mean_kl_loss")
 CACHED_ROWS = 1024  # whose activations, of layers 64 wide, a core's cache of 1 MiB holds
 
 
@@ -54,7 +62,7 @@ def ppo_loss(params: PyTree, spec: PPOSpec, batch: Batch, hypers: Hypers) -> tup
     distribution, value = spec.policy_spec.evaluate_actions(
         params, batch.obs, batch.action_mask, batch.carry, batch.is_first, batch.waited
     )
-    learned = learned_of(distribution, batch.noise)
+    learned = batch.learned(distribution)
     log_prob = learned.log_prob(batch.action)
     values = (value, batch.value, batch.target, hypers.vf_clip_param, spec.value_clip)
     error = batch.target - value
@@ -67,7 +75,7 @@ def ppo_loss(params: PyTree, spec: PPOSpec, batch: Batch, hypers: Hypers) -> tup
         vf_loss_unclipped=error**2,
         error=error,
         entropy=distribution.entropy(),
-        mean_kl_loss=learned_of(batch.distribution, batch.noise).kl(learned),
+        mean_kl_loss=batch.learned(batch.distribution).kl(learned),
         clip_fraction=clip_fraction(log_prob, batch.log_prob, hypers.clip_param),
         vf_clip_fraction=value_clip_fraction(*values),
         weight=jnp.ones_like(value),
@@ -124,3 +132,43 @@ def _sums(terms: Terms, model_metrics: dict[str, jax.Array], weight: jax.Array) 
     sums = jnp.matmul(stacked, weight.reshape(-1), precision="highest")
     total = jnp.sum(weight)
     return Sums(sums, {name: total * value for name, value in model_metrics.items()})
+
+
+def learner_metrics(
+    steps: tuple[Sums, jax.Array], last_pass: int, target_variance: jax.Array, hypers: Hypers
+) -> dict[str, jax.Array]:
+    """{name: f32[]}, means over the active rows of the last `last_pass` minibatches.
+
+    Args:
+        steps: the sums and the gradient's norm of each minibatch, [num_minibatches, ...].
+        target_variance: f32[], of the value targets.
+        hypers: of this iteration, as the loss had them.
+    """
+    sums, norms = steps
+    last = Terms(*jnp.sum(sums.terms[-last_pass:], axis=0))
+    count = jnp.maximum(last.weight, 1.0)
+    means = Terms(*(value / count for value in last))
+    model = {name: jnp.sum(values[-last_pass:]) / count for name, values in sums.model.items()}
+    unexplained = means.vf_loss_unclipped - means.error**2
+    return {
+        **model,
+        "total_loss": total_loss(means, hypers, model.get("model_loss", 0.0)),
+        "policy_loss": means.policy_loss,
+        "vf_loss": means.vf_loss,
+        "vf_loss_unclipped": means.vf_loss_unclipped,
+        "vf_clip_fraction": means.vf_clip_fraction,
+        "vf_explained_var": jnp.maximum(-1.0, 1 - unexplained / jnp.maximum(target_variance, 1e-8)),
+        "entropy": means.entropy,
+        "mean_kl_loss": means.mean_kl_loss,
+        "clip_fraction": means.clip_fraction,
+        "gradients_default_optimizer_global_norm": jnp.mean(norms[-last_pass:]),
+        "num_module_steps_trained": _whole_sum(Terms(*sums.terms.T).weight),
+        "curr_kl_coeff": hypers.kl_coeff,
+        "curr_entropy_coeff": hypers.entropy_coeff,
+        "default_optimizer_learning_rate": hypers.lr,
+    }
+
+
+def _whole_sum(numbers: jax.Array) -> jax.Array:
+    """The sum of whole numbers, f32[], exact until it is rounded."""
+    return jnp.sum(numbers.astype(jnp.int32)).astype(jnp.float32)

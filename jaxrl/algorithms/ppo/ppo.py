@@ -13,7 +13,7 @@ from jaxrl.algorithms.on_policy import HypersByPolicy, on_policy
 from jaxrl.algorithms.ppo.config import PPOConfig
 from jaxrl.algorithms.ppo.diagnostics import concerns
 from jaxrl.algorithms.ppo.hypers import PPOSpec
-from jaxrl.algorithms.ppo.metrics import HEADLINE_METRICS, ROOT_CAUSE_METRICS
+from jaxrl.algorithms.ppo.loss import HEADLINE_METRICS, ROOT_CAUSE_METRICS
 from jaxrl.algorithms.ppo.rewards import check_rewards_itself, prepare_rewards
 from jaxrl.algorithms.ppo.summary import describe
 from jaxrl.algorithms.ppo.update import init_learner, update_policy

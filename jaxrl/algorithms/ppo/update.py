@@ -15,8 +15,7 @@ from jaxrl.algorithms.ppo.batch import (
 )
 from jaxrl.algorithms.ppo.behaviour import as_if_by_policy, as_if_played_now
 from jaxrl.algorithms.ppo.hypers import Hypers, PPOSpec
-from jaxrl.algorithms.ppo.loss import Sums, Terms, gradient
-from jaxrl.algorithms.ppo.metrics import learner_metrics
+from jaxrl.algorithms.ppo.loss import Sums, Terms, gradient, learner_metrics
 from jaxrl.core.types import Key, PyTree
 from jaxrl.models.model import ActorCritic
 from jaxrl.ops.advantages import moments, standardise
@@ -65,7 +64,8 @@ def update_policy(
     hypers = iteration.hypers.at(iteration.env_steps).replace(kl_coeff=learner.kl_coeff)
     if trajectory.is_stale:
         trajectory = as_if_played_now(spec, learner.weights, trajectory)
-    trajectory = as_if_by_policy(trajectory)
+    if spec.policy_spec.exploration is not None or trajectory.log_prob is not None:
+        trajectory = as_if_by_policy(trajectory)
     estimates = advantages_and_targets(spec, trajectory, hypers)
     batch = make_batch(spec, learner.filter, trajectory, estimates)
     layout = batch_layout(spec.policy_spec, trajectory.value.shape)

@@ -20,8 +20,15 @@ from jaxrl.algorithms.ppo.batch import (
     minibatch_indices,
 )
 from jaxrl.algorithms.ppo.hypers import PPOSpec
-from jaxrl.algorithms.ppo.loss import Sums, Terms, gradient, num_microbatches, ppo_loss, total_loss
-from jaxrl.algorithms.ppo.metrics import learner_metrics
+from jaxrl.algorithms.ppo.loss import (
+    Sums,
+    Terms,
+    gradient,
+    learner_metrics,
+    num_microbatches,
+    ppo_loss,
+    total_loss,
+)
 from jaxrl.algorithms.ppo.update import init_learner, update_policy
 from jaxrl.core.spaces import Box, Discrete
 from jaxrl.models.mlp import MLP
