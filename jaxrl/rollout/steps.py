@@ -1,4 +1,4 @@
-"""Steps of agents: the one record of what they saw and did, and what came of it."""
+"""Steps of agents: the one record of what they saw and did and what came of it; and their waits."""
 
 from typing import Any
 
