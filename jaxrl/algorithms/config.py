@@ -45,6 +45,7 @@ from jaxrl.core.fields import (
     frozen_fields,
     pairs,
     setting,
+    thawed,
     unknown_setting,
     without,
 )
@@ -218,7 +219,7 @@ class AlgorithmConfig(NetworkSettings, ActingSettings, TaskSettings, RolloutSett
     def to_dict(self) -> dict[str, Any]:
         """Plain values by name; `from_dict` gives the same configuration."""
         values = field_values(self)
-        values["env_args"] = dict(self.env_args)
+        values["env_args"] = thawed(self.env_args)
         if self.opponents is not None:
             values["opponents"] = self.opponents.to_dict()
         values["per_policy"] = {policy: dict(overrides) for policy, overrides in self.per_policy}

@@ -199,13 +199,37 @@ def takes(**checks: Check) -> Callable[[F], F]:
     return decorate
 
 
+class FrozenMapping(tuple):
+    """The pairs of a mapping, as a tuple that remembers what it was."""
+
+
+class FrozenList(tuple):
+    """The parts of a list, as a tuple that remembers what it was."""
+
+
 def freeze(value: Any) -> Any:
-    """A hashable form: nested lists become tuples, mappings tuples of pairs."""
+    """A hashable form: nested lists become tuples, mappings tuples of pairs; see `thaw`."""
     if isinstance(value, Mapping):
-        return tuple((key, freeze(part)) for key, part in value.items())
+        return FrozenMapping((key, freeze(part)) for key, part in value.items())
     if isinstance(value, list | tuple):
-        return tuple(freeze(part) for part in value)
+        is_frozen = isinstance(value, FrozenMapping | FrozenList)
+        kind = type(value) if is_frozen else FrozenList if isinstance(value, list) else tuple
+        return kind(freeze(part) for part in value)
     return freeze(np.asarray(value).tolist()) if is_array(value) else value
+
+
+def thaw(value: Any) -> Any:
+    """The value that `freeze` was given, with its lists and mappings."""
+    if isinstance(value, FrozenMapping):
+        return {key: thaw(part) for key, part in value}
+    if isinstance(value, tuple):
+        return (list if isinstance(value, FrozenList) else tuple)(thaw(part) for part in value)
+    return value
+
+
+def thawed(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    """The arguments that a setting such as `env_args` holds in its hashable form."""
+    return {name: thaw(value) for name, value in pairs}
 
 
 def is_array(value: Any) -> bool:

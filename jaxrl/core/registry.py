@@ -30,12 +30,23 @@ from jaxrl.core.errors import (
     MANY_CHARACTERS,
     UsageError,
     brief,
+    either,
     explained,
     is_installed,
     nearest,
     unknown_name,
 )
-from jaxrl.core.fields import FLOAT32, as_count, as_number, field_values, only, takes, text, without
+from jaxrl.core.fields import (
+    FLOAT32,
+    as_count,
+    as_number,
+    field_values,
+    only,
+    takes,
+    text,
+    thawed,
+    without,
+)
 from jaxrl.core.python_kinds import OF_JAX, by_keywords, kind_of
 from jaxrl.core.spaces import Space
 from jaxrl.core.task_distributions import (
@@ -84,6 +95,7 @@ CONSTRUCTOR = dataclasses.replace(
 
 OUR_ENVIRONMENTS = Path(__file__).parents[1] / "envs"
 ENVIRONMENT_CLASS = re.compile(r"^class (\w+)\([^)]*Environment\)", re.MULTILINE)
+GYMNASIUM_NAME = re.compile(r"[\w./-]+-v\d+")  # such as "CartPole-v1" and "ALE/Pong-v5"
 
 _registered: dict[str, Callable[..., Any]] = {}
 
@@ -187,6 +199,7 @@ def make_with(name: Any, args: dict[str, Any]) -> tuple[Any, PyTree]:
     except TypeError as error:
         accepted = ", ".join(takes)
         raise UsageError(f"environment {name!r}: {error}; its arguments are {accepted}") from None
+    structure = _as_given(constructor, structure)
     env = constructor(**structure)
     env = adapted(name, functools.partial(constructor, **structure), env)
     require_environment(env, f"environment {name!r}")
@@ -285,6 +298,7 @@ def environment_of(env: Any, args: dict[str, Any]) -> Any:
     """The environment to train in: an object's, or the one that a class or function makes."""
     if is_maker(env):
         constructor = by_keywords(env)
+        args = _as_given(constructor, args)
         env = adapted(None, functools.partial(constructor, **args) if args else constructor)
     elif args:
         raise UsageError(
@@ -294,6 +308,13 @@ def environment_of(env: Any, args: dict[str, Any]) -> Any:
         env = adapted(None, env)
     require_environment(env, "env")
     return env
+
+
+def _as_given(constructor: Any, args: dict[str, Any]) -> dict[str, Any]:
+    """Arguments as a user wrote them; those of an environment in JAX stay hashable."""
+    bases = Environment | MultiAgentEnvironment
+    is_hashed = isinstance(constructor, type) and issubclass(constructor, bases)
+    return args if is_hashed else thawed(args.items())
 
 
 def _called(name: str | None, make: Callable[[], Any]) -> Any:
@@ -396,8 +417,19 @@ def constructor_of(name: str) -> Callable[..., Any]:
     named = parse_name(name)
     if named is not None and not named.arguments:
         return load(CONSTRUCTOR, named)
+    if meant := _names_here(str(name)):
+        raise UsageError(f"unknown environment {name!r}; did you mean {either(meant)}?")
     allowed = [*names(), *(f"{scheme}:NAME" for scheme in schemes), "module:Class"]
     raise unknown_name("environment", name, allowed)
+
+
+def _names_here(name: str) -> list[str]:
+    """The names here of an environment that is called `name` in another library."""
+    from jaxrl.core.foreign_names import library_file
+
+    found = library_file("RLlib")["environments"].get(name)
+    of_gymnasium = [f"gym:{name}"] if GYMNASIUM_NAME.fullmatch(name) else []
+    return of_gymnasium if found is None else [found["env"], *of_gymnasium]
 
 
 def _load(point: EntryPoint) -> Callable[..., Any]:

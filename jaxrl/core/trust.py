@@ -27,6 +27,10 @@ OURS = "jaxrl"
 NAME = re.compile(r"(?P<module>[^:()]+):(?P<attribute>\w+)(?:\((?P<arguments>.*)\))?", re.DOTALL)
 LONGEST_NAME = 200  # characters of a module's name, and of what is in it
 NO_DEFAULT = object()
+TEXTS_OF_PARTS = (
+    tuple.__repr__,
+    list.__repr__,
+)  # subclasses without a text of their own have these
 
 
 @dataclasses.dataclass(frozen=True)
@@ -281,7 +285,7 @@ def _changed_fields(value: Any) -> Iterator[tuple[str, Any]]:
 def _is_literal(value: Any) -> bool:
     """Returns whether the repr of `value` reads back as an equal value."""
     if isinstance(value, tuple | list):
-        return type(value) in (tuple, list) and all(map(_is_literal, value))
+        return type(value).__repr__ in TEXTS_OF_PARTS and all(map(_is_literal, value))
     if isinstance(value, dict):
         return type(value) is dict and all(map(_is_literal, (*value, *value.values())))
     if isinstance(value, float):

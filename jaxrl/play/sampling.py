@@ -5,6 +5,7 @@ from types import MappingProxyType
 from typing import Any
 
 from jaxrl.core.env import strongly_typed
+from jaxrl.core.fields import thawed
 from jaxrl.core.types import PyTree
 from jaxrl.episodes.by_agent import Episode
 from jaxrl.play.host_episodes import Players
@@ -18,7 +19,7 @@ ORIGIN = "origin"  # in an episode's `custom_data`: what plays it again
 def env_of(config: Any, env_args: Mapping[str, Any] = MappingProxyType({})) -> dict[str, Any]:
     """The arguments that make a configuration's environment; the name is None for an object."""
     name = config.env if isinstance(config.env, str) else None
-    return {"env": name, "env_args": {**dict(config.env_args), **env_args}}
+    return {"env": name, "env_args": {**thawed(config.env_args), **env_args}}
 
 
 def plain_params(env_params: PyTree) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from jaxrl.core.fields import (
     pairs,
     setting,
     text,
+    thawed,
 )
 from jaxrl.run.every import Every
 from jaxrl.run.logging.loggers import LOGGER, check_loggers, saved_form
@@ -205,7 +206,7 @@ class RunSettings:
         mappings = ("stop", "evaluation_env_args", "init_from")
         return {
             **values,
-            **{name: dict(values[name]) for name in mappings},
+            **{name: thawed(values[name]) for name in mappings},
             "loggers": saved_form(self.loggers),
             "output": None if self.output is None else str(self.output),
         }

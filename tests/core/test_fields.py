@@ -14,7 +14,7 @@ from jaxrl import BCConfig, PPOConfig, RunSettings, Trainer, UsageError
 from jaxrl.cli.flags import Flag, flag_name, flags_of, given_flags
 from jaxrl.core import foreign_names
 from jaxrl.core.errors import nearest, unknown_name, unknown_result
-from jaxrl.core.fields import least_count, unknown_setting
+from jaxrl.core.fields import freeze, least_count, thaw, unknown_setting
 
 OURS = {
     field.name for cls in (PPOConfig, BCConfig, RunSettings) for field in dataclasses.fields(cls)
@@ -305,3 +305,45 @@ def test_a_share_of_a_number_is_counted_as_if_nothing_were_rounded(share, number
 def test_a_share_of_a_number_that_rounds_up_is_no_more_than_it_is():
     assert 3**-5 * 729 > 3 and 0.55 * 100 > 55
     assert (least_count(3**-5, 729), least_count(0.55, 100)) == (3, 55)
+
+
+LEAVES = st.none() | st.booleans() | st.integers() | st.text(max_size=3)
+NESTED = st.recursive(
+    LEAVES,
+    lambda parts: (
+        st.lists(parts, max_size=3)
+        | st.lists(parts, max_size=3).map(tuple)
+        | st.dictionaries(st.text(max_size=2), parts, max_size=3)
+    ),
+    max_leaves=8,
+)
+
+
+@given(NESTED)
+def test_what_is_frozen_can_be_hashed_and_thaws_to_what_it_was(value):
+    frozen = freeze(value)
+    hash(frozen)
+    assert repr(thaw(frozen)) == repr(value)
+    assert repr(thaw(freeze(frozen))) == repr(value)
+
+
+def test_arguments_of_an_environment_arrive_as_written_and_stay_hashable_in_jax():
+    arguments = {"level": {"walls": [[1, 2]], "name": "a"}}
+    assert jaxrl.make(f"{__name__}:written", **arguments)[0].written == arguments["level"]
+    config = PPOConfig(env=f"{__name__}:written", env_args=arguments)
+    assert config.setup().env.env.written == arguments["level"]
+    assert PPOConfig.from_dict(config.to_dict()) == config
+    hash(jaxrl.make(f"{__name__}:Walls", walls=((1, 2),))[0])
+    hash(PPOConfig(env=f"{__name__}:Walls", env_args={"walls": [[1, 2]]}).setup().env)
+
+
+def written(level):
+    """An environment that remembers the argument that it was made with."""
+    env = jaxrl.make("cartpole")[0]
+    object.__setattr__(env, "written", level)
+    return env
+
+
+@dataclasses.dataclass(frozen=True)
+class Walls(type(jaxrl.make("cartpole")[0])):
+    walls: tuple = ()
