@@ -58,8 +58,6 @@ def counterpart(name: str, table: str) -> tuple[str, Counterpart] | None:
                 for part, value in match.groupdict().items():
                     here = here.replace(f"<{part}>", value)
                 return library, found._replace(here=here)
-    if name.startswith("_") and table == SETTINGS:
-        return "RLlib", Counterpart(note="nothing to set: a private switch of RLlib's")
     return None
 
 

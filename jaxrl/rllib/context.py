@@ -1,12 +1,18 @@
 """The environment of an RLlib configuration, as it is called here, and what rules know of it."""
 
+import sys
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from jaxrl.core.env import MultiAgentEnvironment, lift
 from jaxrl.core.errors import UsageError, brief, one_line
 from jaxrl.core.foreign_names import library_file
-from jaxrl.core.registry import make_with, names
+from jaxrl.core.registry import (
+    GYMNASIUM_NAME,
+    is_maker,
+    make_with,
+    names,
+)
 from jaxrl.core.spaces import Box
 from jaxrl.core.types import AgentId, PyTree
 from jaxrl.rllib.rows import Row, changes, given_of, harmless, taken
@@ -45,12 +51,13 @@ def read_environment(
     """
     rows = []
     env, args = changes.get("env"), {}
-    if env is None:
+    is_given = env is not None
+    if not is_given:
         env, args = _named(values.get("env"))
         rows.append(taken(given_of(values, "env"), env=env, **({"env_args": args} if args else {})))
     elif "env" in values:
         rows.append(harmless(given_of(values, "env"), "another one is given beside it"))
-    if not isinstance(env, str):
+    if is_given and not isinstance(env, str):
         made, params = make_with(env, {})
         rest = given_of(values, *ENV_KEYS[1:])
         rows += [harmless(rest, "the environment is given made")] if rest else []
@@ -63,28 +70,45 @@ def read_environment(
     return Context(lifted, params, lifted is made, new_stack), rows
 
 
-def _named(env: Any) -> tuple[str, dict[str, Any]]:
-    """The name here of RLlib's environment, and its arguments."""
+def _named(env: Any) -> tuple[Any, dict[str, Any]]:
+    """The name here of RLlib's environment, and its arguments.
+
+    A class is itself, whatever it is called: its name says nothing of its rules.
+    """
     if env is None:
         raise UsageError(f"the configuration names no environment: env=NAME gives it {_known()}")
-    name = env if isinstance(env, str) else getattr(env, "__name__", brief(env))
-    if name in (environments := library_file("RLlib")["environments"]):
-        return environments[name]["env"], dict(environments[name].get("env_args", {}))
-    if name in names() or (":" in name and not name.startswith("<")):
-        return name, {}
-    if name.lower() in names():
-        return name.lower(), {}
+    if not isinstance(env, str):
+        return _of_class(env), {}
+    if env in (environments := library_file("RLlib")["environments"]):
+        return environments[env]["env"], dict(environments[env].get("env_args", {}))
+    if env in names() or (":" in env and not env.startswith("<")):
+        return env, {}
+    if env.lower() in names():
+        return env.lower(), {}
+    if GYMNASIUM_NAME.fullmatch(env):
+        return f"gym:{env}", {}
     raise UsageError(
-        f"env={brief(name)} has no counterpart here: env=NAME gives a compiled one {_known()}; "
+        f"env={brief(env)} has no counterpart here: env=NAME gives a compiled one {_known()}; "
         "docs/environments.md says how to write one"
     )
+
+
+def _of_class(env: Any) -> Any:
+    """A class that makes environments, as "module:Class" if that leads to it."""
+    if not is_maker(env):
+        raise UsageError(
+            f"env={brief(env)} is no environment that can be read: env=NAME gives one {_known()}"
+        )
+    module, name = getattr(env, "__module__", None), getattr(env, "__qualname__", "")
+    found = getattr(sys.modules.get(module), name, None)
+    return f"{module}:{name}" if found is env and module != "__main__" else env
 
 
 def _known() -> str:
     return f"(--env NAME; known: {', '.join(names())}, LIBRARY:NAME, module:Class)"
 
 
-def _arguments(env: str, values: Mapping[str, Any]) -> Iterator[Row]:
+def _arguments(env: Any, values: Mapping[str, Any]) -> Iterator[Row]:
     """The rows of the arguments and the time limit that the environment takes."""
     config = values.get("env_config") or {}
     if not isinstance(config, Mapping):
@@ -107,7 +131,7 @@ def _arguments(env: str, values: Mapping[str, Any]) -> Iterator[Row]:
             yield changes({key: limit}, f"environment {env!r} takes no time limit")
 
 
-def _refusal(env: str, args: Mapping[str, Any]) -> str | None:
+def _refusal(env: Any, args: Mapping[str, Any]) -> str | None:
     """The reason why an environment does not take these arguments; None if it does."""
     try:
         make_with(env, dict(args))

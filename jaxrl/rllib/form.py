@@ -11,8 +11,11 @@ from jaxrl.core.errors import UsageError, brief
 from jaxrl.core.fields import field_values, is_array
 
 DEPRECATED = -1  # RLlib's mark of a key that it no longer reads
-MODEL = ("model", "model_config_dict", "model_config", "_model_config")  # the last wins
+# The last wins. RLlib 2.9 to 2.37 keep what `rl_module(model_config_dict=...)` says as the third.
+MODEL = ("model", "model_config_dict", "_model_config_dict", "model_config", "_model_config")
 MODULE = "_rl_module_spec"
+RLLIB_MODULES = ("MultiRLModule", "MultiAgentRLModule")  # classes of its own for several modules
+SAVED_MODULES = ("RLModuleSpec(", "SingleAgentRLModuleSpec(")  # as a params.json prints them
 MULTI_AGENT = ("multiagent", "multi_agent")
 NESTED = ("evaluation_config", "stop")
 CONFIG = ("config", "param_space")  # of tune.run, of tune.Tuner
@@ -47,8 +50,11 @@ def flat(config: Any) -> dict[str, Any]:
         values |= _mapping(key, values.pop(key, None))
     for key in MULTI_AGENT:
         values |= _mapping(key, values.pop(key, None))
-    if _is_plain_module(values.get(MODULE)):
-        values["_model_config"] = values.pop(MODULE).model_config
+    if "rl_module_spec" in values:  # its name in RLlib 2.6
+        values.setdefault(MODULE, values.pop("rl_module_spec"))
+    if (fields := _plain_module(values.get(MODULE))) is not None:
+        del values[MODULE]
+        values |= {"_model_config": model} if (model := model_of_module(fields)) else {}
     for key in MODEL:
         model = values.pop(key, None)
         values |= {f"model/{name}": value for name, value in _model(key, model).items()}
@@ -127,17 +133,51 @@ def _only(experiments: Mapping[str, Any]) -> dict[str, Any]:
     return dict(next(iter(experiments.values())))
 
 
-def _is_plain_module(spec: Any) -> bool:
-    """Returns whether this specifies RLlib's own module for all policies, so its model is all."""
-    if not hasattr(spec, "model_config") or getattr(spec, "rl_module_specs", None):
-        return False
-    return is_of_ppo(getattr(spec, "module_class", None))
+def modules_of(spec: Any) -> Mapping[str, Any]:
+    """The specifications of several RLModules, by policy; none if this is another thing."""
+    found = getattr(spec, "rl_module_specs", None) or getattr(spec, "module_specs", None)
+    return found if isinstance(found, Mapping) else {}
 
 
-def is_of_ppo(cls: Any) -> bool:
-    """Returns whether a class of policies or modules is RLlib's own for PPO; None means that."""
+def fields_of_module(spec: Any) -> dict[str, Any]:
+    """The fields that a specification of an RLModule sets, also one that a file holds as text."""
+    if isinstance(spec, str):
+        fields = (_keywords(spec) if spec.startswith(SAVED_MODULES) else None) or {"text": spec}
+    else:
+        fields = dict(getattr(spec, "__dict__", {}))
+    return {name: value for name, value in fields.items() if value not in (None, False, {})}
+
+
+def model_of_module(fields: Mapping[str, Any]) -> Any:
+    """The model's settings among the fields of a specification; None if it has none."""
+    return fields.get("model_config", fields.get("model_config_dict"))
+
+
+def other_fields(fields: Mapping[str, Any]) -> list[str]:
+    """The fields by which a specification asks for more than RLlib's own module and its sizes."""
+    classes = ("module_class", "catalog_class", "marl_module_class", "multi_rl_module_class")
+    usual = {"model_config", "model_config_dict", "observation_space", "action_space"}
+    usual |= {"inference_only", "learner_only"}
+    usual |= {name for name in classes if is_of_ppo(fields.get(name), *RLLIB_MODULES)}
+    return [name for name in fields if name not in usual]
+
+
+def _plain_module(spec: Any) -> dict[str, Any] | None:
+    """The fields of a specification that says no more than RLlib's own module for all policies."""
+    if spec is None or modules_of(spec):
+        return None
+    fields = fields_of_module(spec)
+    return None if other_fields(fields) else fields
+
+
+def is_of_ppo(cls: Any, *others: str) -> bool:
+    """Returns whether a class of policies or modules is RLlib's own for PPO; None means that.
+
+    Args:
+        others: names of further classes that are RLlib's own.
+    """
     name = getattr(cls, "__name__", str(cls).rpartition(".")[2])
-    return cls is None or name.startswith(("PPO", "DefaultPPO"))
+    return cls is None or name in others or name.startswith(("PPO", "DefaultPPO"))
 
 
 def _is_deprecated(value: Any) -> bool:

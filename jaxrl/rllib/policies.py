@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from jaxrl.core.errors import UsageError, brief, one_line, unknown_name
 from jaxrl.core.types import DEFAULT_POLICY, AgentId, PolicyId
+from jaxrl.rllib import form
 from jaxrl.rllib.context import Context
 from jaxrl.rllib.form import is_code, is_of_ppo, model_of
 from jaxrl.rllib.rows import Row, changes, given_of, harmless, taken
@@ -35,14 +36,14 @@ class Specs(NamedTuple):
 
 def read_specs(values: Mapping[str, Any]) -> Specs:
     """The policies' names and their own settings, from 4-tuples, PolicySpecs, modules' specs."""
-    modules = getattr(values.get("_rl_module_spec"), "rl_module_specs", None) or {}
+    modules = form.modules_of(values.get(form.MODULE))
     policies = values.get("policies")
     if isinstance(policies, set | frozenset | list | tuple):
         policies = dict.fromkeys(sorted(map(str, policies)))
     if policies is not None and not isinstance(policies, Mapping):
         raise UsageError(f"policies={brief(policies)} must be policies by name, or their names")
     names = [str(policy) for policy in policies or {}]
-    specs = Specs(names, {}, [], isinstance(modules, Mapping) and bool(modules))
+    specs = Specs(names, {}, [], bool(modules))
     for policy, spec in (policies or {}).items():
         specs.settings[str(policy)] = _config(f"policies/{policy}", spec, specs.rows)
     for key in OVERRIDES:
@@ -54,7 +55,7 @@ def read_specs(values: Mapping[str, Any]) -> Specs:
             held |= _mapping(f"{key}/{policy}", settings)
     if specs.has_modules:
         for policy, module in modules.items():
-            model = _module(f"_rl_module_spec/{policy}", module, specs.rows)
+            model = _module(f"{form.MODULE}/{policy}", module, specs.rows)
             specs.settings.setdefault(str(policy), {}).update({"model": model} if model else {})
     return specs
 
@@ -186,10 +187,11 @@ def _config(path: str, spec: Any, rows: list[Row]) -> dict[str, Any]:
 
 def _module(path: str, module: Any, rows: list[Row]) -> Mapping[str, Any]:
     """The model's settings of RLlib's RLModuleSpec."""
-    cls = getattr(module, "module_class", None)
-    if not is_of_ppo(cls):
-        rows.append(changes({f"{path}/module_class": cls}, "model=... takes a network of your own"))
-    return model_of(getattr(module, "model_config", None)) or {}
+    fields = form.fields_of_module(module)
+    for name in form.other_fields(fields):
+        why = "model=... takes a network of your own, init_from=... weights that were learned"
+        rows.append(changes({f"{path}/{name}": fields[name]}, why))
+    return model_of(form.model_of_module(fields)) or {}
 
 
 def _mapping(path: str, value: Any) -> dict[str, Any]:

@@ -34,6 +34,10 @@ MINIBATCH = (
     *("minibatch_size", "sgd_minibatch_size", "mini_batch_size", "minibatch_size_per_learner"),
     "mini_batch_size_per_learner",
 )
+PER_ITERATION = (
+    *("timesteps_per_iteration", "min_sample_timesteps_per_iteration"),
+    "min_train_timesteps_per_iteration",
+)
 SIZES = (*NUM_RUNNERS, *ENVS_EACH, *FRAGMENT, "train_batch_size", *BATCH_EACH)
 
 
@@ -61,6 +65,19 @@ def sizes(values: Values, context: Context) -> Iterator[Row]:
     rows = first(values, *MINIBATCH)
     if rows is not None:
         yield taken(given_of(values, *MINIBATCH), minibatch_size=rows * learners)
+    for key, least in given_of(values, *PER_ITERATION).items():
+        yield _iteration(key, least, num_envs * length)
+
+
+def _iteration(key: str, least: int | None, steps: int) -> Row:
+    """The steps that RLlib waits for before an iteration ends, which is one batch here."""
+    if (least or 0) <= steps:
+        return harmless({key: least}, "an iteration is one batch, which has as many")
+    why = (
+        f"an iteration is one batch of {steps} steps here, and of at least {least} in RLlib: what "
+        "counts iterations (stop, evaluation_interval, checkpoint_frequency) comes sooner"
+    )
+    return changes({key: least}, why)
 
 
 def _counts(values: Values) -> Values:
@@ -68,7 +85,8 @@ def _counts(values: Values) -> Values:
     whole = {key: as_count(value) for key, value in values.items()}
     for key, value in whole.items():
         if not (key in FRAGMENT and value == "auto"):
-            count(0 if key in (*NUM_RUNNERS, *LEARNERS) else 1, optional=True)(key, value)
+            may_be_0 = (*NUM_RUNNERS, *LEARNERS, *PER_ITERATION)
+            count(0 if key in may_be_0 else 1, optional=True)(key, value)
     return whole
 
 
@@ -251,10 +269,14 @@ def source(values: Values, context: Context) -> Iterator[Row]:
 
 def written(values: Values, context: Context) -> Iterator[Row]:
     folder = values["output"]
-    if isinstance(folder, str) and folder != "logdir":
+    if folder == "logdir":
+        yield changes(values, "output=FOLDER writes the played episodes, as Parquet files")
+    elif isinstance(folder, str):
         yield taken(values, "as Parquet files", output=folder)
+    elif folder is None:
+        yield harmless(values, "no episodes are written")
     else:
-        yield harmless(values, "output=FOLDER writes the played episodes, as Parquet files")
+        yield changes(values, "output=FOLDER writes the played episodes, as Parquet files")
 
 
 def curriculum(values: Values, context: Context) -> Iterator[Row]:
@@ -305,7 +327,7 @@ POLICY_RULES = (  # which a policy may have of its own
     together(exploration, "exploration_config"),
 )
 TRAINING_RULES = (
-    together(sizes, *SIZES, *LEARNERS, *MINIBATCH, always=True),
+    together(sizes, *SIZES, *LEARNERS, *MINIBATCH, *PER_ITERATION, always=True),
     together(seed, "seed"),
     together(counting, "count_steps_by"),
     together(callbacks, "callbacks", "callbacks_class"),

@@ -141,8 +141,6 @@ def _single(path: str, value: Any) -> Row:
     here = name if found is None else found.here
     if here in copied():
         return taken(read, **{here: value})
-    if found is None and name.startswith("_"):
-        return harmless(read, "a private switch of RLlib's")
     if found is None:
         near = nearest(name, known_keys(), 1)
         hint = f"; did you mean {near[0]!r}?" if near else ""

@@ -6,6 +6,7 @@ import re
 import sys
 from types import SimpleNamespace
 
+import gymnasium
 import numpy as np
 import pytest
 
@@ -33,6 +34,22 @@ def refused(config, **settings):
 def rows_of(translation):
     """{key: (kind, text)}."""
     return {key: (row.kind, row.text) for row in translation.rows for key in row.entries}
+
+
+class MultiAgentArena(gymnasium.Env):
+    """No arena. Has RLlib's form of a constructor, and refuses a configuration in another form."""
+
+    observation_space = gymnasium.spaces.Box(-1, 1, (3,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, config=None):
+        assert (config or {}).get("sizes", [1, {"deep": [2]}]) == [1, {"deep": [2]}]
+
+    def reset(self, *, seed=None, options=None):
+        return np.zeros(3, np.float32), {}
+
+    def step(self, action):
+        return np.zeros(3, np.float32), 1.0, True, False, {}
 
 
 # Configurations as users have them
@@ -425,6 +442,77 @@ def test_the_specification_of_one_module_is_the_model_of_all():
     assert from_rllib(config, ignore=["_rl_module_spec"])
 
 
+def test_the_model_of_rllib_2_9_to_2_37_wins_over_the_older_one():
+    # As `PPOConfig().rl_module(model_config_dict=...)` of RLlib 2.35 keeps it beside its defaults.
+    config = {
+        **CARTPOLE,
+        "enable_rl_module_and_learner": True,
+        "model": {"fcnet_hiddens": [256, 256], "vf_share_layers": False},
+        "_model_config_dict": {"fcnet_hiddens": [64], "vf_share_layers": True},
+    }
+    translated = from_rllib(config).config
+    assert (translated.fcnet_hiddens, translated.vf_share_layers) == ((64,), True)
+    of_module = SimpleNamespace(module_class=None, model_config_dict={"fcnet_hiddens": [32]})
+    assert from_rllib({**config, "_rl_module_spec": of_module}).config.fcnet_hiddens == (32,)
+    several = SimpleNamespace(module_specs={"default_policy": of_module})
+    policies = from_rllib({**config, "_rl_module_spec": several}).config.per_policy
+    assert dict(dict(policies)["default_policy"])["fcnet_hiddens"] == (32,)
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        None,
+        SimpleNamespace(module_class=None, observation_space=None, model_config=None),
+        SimpleNamespace(module_class=None, model_config_dict={}, inference_only=False),
+        "RLModuleSpec(module_class=None, inference_only=False, model_config=None)",
+    ],
+    ids=["none", "new", "old", "saved"],
+)
+def test_a_specification_that_says_nothing_asks_for_nothing(spec):
+    config = {**CARTPOLE, "_model_config": {"fcnet_hiddens": [8]}}
+    assert from_rllib({**config, "_rl_module_spec": spec}).config == from_rllib(config).config
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        SimpleNamespace(module_class=None, model_config=None, load_state_path="weights"),
+        "RLModuleSpec(module_class=<class 'my.Net'>, model_config=None)",
+        SimpleNamespace(module_class=None, model_config=None, catalog_class=dict),
+    ],
+    ids=["weights", "saved", "catalog"],
+)
+def test_a_specification_that_says_more_than_sizes_is_refused(spec):
+    assert "_rl_module_spec=" in refused({**CARTPOLE, "_rl_module_spec": spec})
+
+
+def test_unknown_private_keys_are_refused_as_public_ones_are():
+    for key in ("_loss_scale", "loss_scale"):
+        said = refused({**CARTPOLE, key: 2.0})
+        assert f"{key}=2.0 (no setting of RLlib's PPO that is known" in said
+    known = {"_fake_gpus": True, "_is_atari": None, "_use_msgpack_checkpoints": True}
+    rows = rows_of(from_rllib({**CARTPOLE, **known}))
+    assert {rows[key][0] for key in known} == {HARMLESS}
+    with pytest.raises(UsageError, match="unknown setting '_fake_gpu'"):
+        PPOConfig(env="cartpole").replace(_fake_gpu=True)
+
+
+def test_iterations_longer_than_a_batch_are_refused():
+    for key in ("min_sample_timesteps_per_iteration", "timesteps_per_iteration"):
+        for steps in (0, None, 4000):
+            assert from_rllib({**CARTPOLE, key: steps}).config == from_rllib(CARTPOLE).config
+        assert f"{key}=4001 (an iteration is one batch of 4000 steps here, and of at least" in (
+            refused({**CARTPOLE, key: 4001})
+        )
+
+
+def test_what_rllib_would_load_or_call_is_refused_with_the_way_here():
+    assert "jaxrl.Trainer.from_checkpoint(path)" in refused({**CARTPOLE, "restore": "a/b"})
+    assert "on_evaluate_end" in refused({**CARTPOLE, "custom_eval_function": len})
+    assert from_rllib({**CARTPOLE, "restore": None, "custom_eval_function": None})
+
+
 # Environments
 
 
@@ -435,15 +523,28 @@ def test_environments_go_by_their_names_elsewhere():
         ("MountainCar-v0", "gymnax:MountainCar-v0"),
         ("MinAtar/Breakout-v1", "gymnax:Breakout-MinAtar"),
         ("waterworld_v4", "waterworld"),
-        (type("MultiAgentArena", (), {}), "arena"),
+        ("MultiAgentArena", "arena"),
+        ("FrozenLake-v1", "gym:FrozenLake-v1"),
     ):
         assert from_rllib({"env": name}).config.env == here
     short = from_rllib({"env": "CartPole-v0"}).config
     assert short.env_args == (("max_steps_in_episode", 200),)
-    said = refused({"env": "ALE/Pong-v5"})
-    assert "env='ALE/Pong-v5' has no counterpart here: env=NAME gives a compiled one" in said
+    assert "unknown Gymnasium environment 'Nope-v3'" in refused({"env": "Nope-v3"})
+    said = refused({"env": "my_game"})
+    assert "env='my_game' has no counterpart here: env=NAME gives a compiled one" in said
     assert "names no environment" in refused({"lr": 1e-3})
     assert from_rllib({"env": "my_env"}, env="arena").config.env == "arena"
+
+
+def test_a_class_is_itself_whatever_it_is_called():
+    sizes = {"sizes": [1, {"deep": [2]}]}
+    config = from_rllib({"env": MultiAgentArena, "env_config": sizes}).config
+    assert config.env == f"{__name__}:MultiAgentArena"
+    assert config.to_dict()["env_args"] == sizes
+    not_importable = type("Pendulum", (MultiAgentArena,), {})
+    assert from_rllib({"env": not_importable}).config.env is not_importable
+    said = refused({"env": type("MultiAgentArena", (), {})})
+    assert "MultiAgentArena'> is no environment that can be read: env=NAME gives one" in said
 
 
 def test_arguments_and_the_time_limit_of_an_environment():
@@ -595,7 +696,10 @@ def test_checkpoints_of_tune():
 
 def test_played_episodes_are_written_where_rllib_would():
     assert from_rllib({**CARTPOLE, "output": "data"}).run_settings == {"output": "data"}
-    assert from_rllib({**CARTPOLE, "output": "logdir"}).run_settings == {}
+    assert from_rllib({**CARTPOLE, "output": None}).run_settings == {}
+    assert "output='logdir' (output=FOLDER writes the played" in refused(
+        {**CARTPOLE, "output": "logdir"}
+    )
 
 
 # Every key
@@ -608,7 +712,7 @@ def is_read(key):
         found.here in copied()
         or any(is_part(path, *rule.keys) for rule in RULES for path in (key, f"model/{key}"))
         or key in ("env_config", "horizon", "max_episode_steps", "multiagent", "multi_agent")
-        or key in ("policy_mapping_fn", "evaluation_config", "_rl_module_spec")
+        or key in ("policy_mapping_fn", "evaluation_config", "_rl_module_spec", "rl_module_spec")
         or key.startswith(("model_config", "_model_config", "algorithm_config_ov", "_per_module"))
     )
 
