@@ -46,7 +46,12 @@ MAY_IMPORT = {
     "replay": {*BELOW_RUN, "run", "play"},
     "sweeps": {*BELOW_RUN, "run", "play"},
     "serving": {*BELOW_RUN, "episodes", "run", "outside", "outside/workers", "export"},
-    "rllib": {*BELOW_RUN, "an algorithm", "run"},  # its configurations; RLlib is not imported
+    "rllib": {
+        *BELOW_RUN,
+        "an algorithm",
+        "run",
+        "sweeps",
+    },  # its configurations; RLlib is not imported
     "adapters/wrapping": {"core"},
     "adapters/from": {"core", "adapters/wrapping"},
     "adapters/to": EVERYTHING,

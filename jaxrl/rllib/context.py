@@ -41,16 +41,16 @@ class Context(NamedTuple):
 
 
 def read_environment(
-    values: Mapping[str, Any], changes: Mapping[str, Any], *, new_stack: bool
+    values: Mapping[str, Any], settings_beside: Mapping[str, Any], *, new_stack: bool
 ) -> tuple[Context, list[Row]]:
     """The environment, and the rows of what names it.
 
     Args:
         values: RLlib's, by path.
-        given: settings beside the configuration, which win: `env`, `env_args`.
+        settings_beside: those that win over the configuration: `env`, `env_args`.
     """
     rows = []
-    env, args = changes.get("env"), {}
+    env, args = settings_beside.get("env"), {}
     is_given = env is not None
     if not is_given:
         env, args = _named(values.get("env"))
@@ -65,7 +65,7 @@ def read_environment(
         for row in _arguments(env, values):
             rows.append(row)
             args |= row.settings.get("env_args", {})
-        made, params = make_with(env, {**args, **dict(changes.get("env_args") or {})})
+        made, params = make_with(env, {**args, **dict(settings_beside.get("env_args") or {})})
     lifted = lift(made)
     return Context(lifted, params, lifted is made, new_stack), rows
 

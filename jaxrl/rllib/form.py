@@ -10,7 +10,7 @@ import numpy as np
 from jaxrl.core.errors import UsageError, brief
 from jaxrl.core.fields import field_values, is_array
 
-DEPRECATED = -1  # RLlib's mark of a key that it no longer reads
+DEPRECATED = (-1, "DEPRECATED")  # marks of RLlib and of Tune of a key that they no longer read
 # The last wins. RLlib 2.9 to 2.37 keep what `rl_module(model_config_dict=...)` says as the third.
 MODEL = ("model", "model_config_dict", "_model_config_dict", "model_config", "_model_config")
 MODULE = "_rl_module_spec"
@@ -19,7 +19,8 @@ SAVED_MODULES = ("RLModuleSpec(", "SingleAgentRLModuleSpec(")  # as a params.jso
 MULTI_AGENT = ("multiagent", "multi_agent")
 NESTED = ("evaluation_config", "stop")
 CONFIG = ("config", "param_space")  # of tune.run, of tune.Tuner
-OF_RUN = ("run_config", "checkpoint_config")
+RUN = ("run", "run_or_experiment", "trainable")  # of Tune's files, of tune.run, of tune.Tuner
+OF_RUN = ("run_config", "tune_config", "checkpoint_config")
 SAVED_MODEL = "DefaultModelConfig"  # RLlib's class, as a params.json prints it
 OLD_STACK = (
     *("num_sgd_iter", "sgd_minibatch_size", "num_workers", "num_rollout_workers", "lr_schedule"),
@@ -39,15 +40,14 @@ def flat(config: Any) -> dict[str, Any]:
     if _is_experiments(values):
         values = _only(values)
     for key in CONFIG:
-        if isinstance(values.get(key), Mapping):
-            inner = values.pop(key)
-            values |= inner
-    algorithm = values.pop("run", values.pop("run_or_experiment", "PPO"))
-    if getattr(algorithm, "__name__", algorithm) not in ("PPO", "PPOTrainer"):
-        raise UsageError(f"run={brief(algorithm)}: of RLlib's algorithms PPO alone is read")
-    values = {key: value for key, value in values.items() if not _is_deprecated(value)}
+        values |= _inner(values.pop(key, None))
+    for key in RUN:
+        algorithm = values.pop(key, "PPO")
+        if getattr(algorithm, "__name__", algorithm) not in ("PPO", "PPOTrainer"):
+            raise UsageError(f"{key}={brief(algorithm)}: of RLlib's algorithms PPO alone is read")
     for key in OF_RUN:
         values |= _mapping(key, values.pop(key, None))
+    values = {key: value for key, value in values.items() if not _is_deprecated(value)}
     for key in MULTI_AGENT:
         values |= _mapping(key, values.pop(key, None))
     if "rl_module_spec" in values:  # its name in RLlib 2.6
@@ -70,7 +70,7 @@ def is_new_stack(config: Any) -> bool:
     values = _plain(config)
     if _is_experiments(values):
         values = _only(values)
-    values = next((values[key] for key in CONFIG if isinstance(values.get(key), Mapping)), values)
+    values = next((inner for key in CONFIG if (inner := _inner(values.get(key)))), values)
     said = [values[key] for key in STACK if isinstance(values.get(key), bool)]
     if said:
         return said[0]
@@ -91,12 +91,6 @@ def is_code(value: Any) -> bool:
     return isinstance(value, str) and value.startswith("<") and value.endswith(">")
 
 
-def is_search(value: Any) -> bool:
-    """Returns whether this stands for several values, as Tune's `grid_search` and `choice` do."""
-    is_grid = isinstance(value, Mapping) and set(value) == {"grid_search"}
-    return is_grid or type(value).__module__.startswith("ray.tune.search")
-
-
 def _plain(config: Any) -> dict[str, Any]:
     if isinstance(config, Mapping):
         return with_names(config)
@@ -109,6 +103,12 @@ def _plain(config: Any) -> dict[str, Any]:
             f"{brief(config)}"
         )
     return with_names(config.to_dict())
+
+
+def _inner(config: Any) -> dict[str, Any]:
+    """The settings below a key of Tune's: a mapping, or a configuration of RLlib's."""
+    is_config = isinstance(config, Mapping) or hasattr(config, "to_dict")
+    return _plain(config) if is_config else {}
 
 
 def with_names(values: Any) -> Any:
@@ -181,7 +181,7 @@ def is_of_ppo(cls: Any, *others: str) -> bool:
 
 
 def _is_deprecated(value: Any) -> bool:
-    return type(value) is int and value == DEPRECATED
+    return type(value) in (int, str) and value in DEPRECATED
 
 
 def _mapping(key: str, value: Any) -> dict[str, Any]:

@@ -24,10 +24,11 @@ CHECKPOINTS = {  # Tune's name: ours, and the values that ask for nothing
     "checkpoint_score_attribute": ("checkpoint_score_attribute", (None,)),
 }
 OF_TUNE = (
-    *("num_samples", "name", "local_dir", "storage_path", "verbose", "resources_per_trial"),
+    *("name", "local_dir", "storage_path", "verbose", "resources_per_trial"),
     *("max_failures", "resume", "progress_reporter", "callbacks_of_tune", "log_to_file"),
     *("sync_config", "failure_config", "reuse_actors", "raise_on_failed_trial"),
-    *("search_alg", "scheduler", "time_budget_s", "metric", "mode", "checkpoint_score_order"),
+    *("search_alg", "time_budget_s", "checkpoint_score_order", "max_concurrent_trials"),
+    *("trial_name_creator", "trial_dirname_creator", "storage_filesystem", "stopper"),
 )
 
 

@@ -10,6 +10,7 @@ from jaxrl.core.errors import UsageError, nearest, unknown_name
 from jaxrl.core.fields import field_names, freeze, instance_of, only, unknown_setting, without
 from jaxrl.core.foreign_names import SETTINGS, Counterpart, library_file, names_of
 from jaxrl.rllib import form
+from jaxrl.rllib import searches as searching
 from jaxrl.rllib.context import ENV_KEYS, Context, read_environment
 from jaxrl.rllib.files import read_file
 from jaxrl.rllib.policies import POLICY_KEYS, mapping, read_specs, trained
@@ -20,6 +21,7 @@ from jaxrl.rllib.table import table
 from jaxrl.rollout.policy_map import resolve_policies
 from jaxrl.run.results import ITERATIONS
 from jaxrl.run.settings import RunSettings
+from jaxrl.sweeps.options import TRIAL_SETTINGS
 
 RULES = (*POLICY_RULES, *RUN_RULES)
 DEFAULTS = {
@@ -28,7 +30,6 @@ DEFAULTS = {
     for field in dataclasses.fields(cls)
 }
 OF_RUN = frozenset(field_names(RunSettings))
-SEVERAL_VALUES = "several values: jaxrl.sweep(config, {setting: values}) tries them"
 MAPPINGS = ("env_args", "stop")  # settings that several keys may have a part of
 
 
@@ -36,13 +37,17 @@ MAPPINGS = ("env_args", "stop")  # settings that several keys may have a part of
 class Translation:
     """An RLlib configuration in this library's settings; `print` shows what became of each key.
 
-    config: the `PPOConfig`.
+    config: the `PPOConfig`; where several values are tried, of the first ones.
     run_settings: keywords of `Trainer`: when to evaluate, what ends training, ...
+    space: what is tried, for `jaxrl.sweep(config, space, **sweep_settings)`; empty: one training.
+    sweep_settings: further keywords of `jaxrl.sweep`.
     rows: RLlib's keys, and what became of them.
     """
 
     config: PPOConfig
     run_settings: dict[str, Any]
+    space: dict[str, Any]
+    sweep_settings: dict[str, Any]
     rows: tuple[Row, ...] = dataclasses.field(repr=False)
 
     def __str__(self) -> str:
@@ -73,17 +78,23 @@ def from_rllib(config: Any, *, ignore: Iterable[str] = (), **settings: Any) -> T
     if "stop" in settings_beside:
         _, values = _parted(values, ("stop",))
         values |= form.flat({"stop": settings_beside.pop("stop")})
-    rows = []
-    for key, value in list(values.items()):
-        if form.is_search(value):
-            rows.append(changes({key: values.pop(key)}, SEVERAL_VALUES))
+    searches = searching.read_searches(values)
+    values = searching.without_searches(values, searches)
+    of_tune, values = _parted(values, searching.KEYS)
     context, of_env = read_environment(values, settings_beside, new_stack=form.is_new_stack(config))
-    rows += [*of_env, *_of_policies(values, settings_beside, context)]
+    rows = [*searches.rows, *of_env, *_of_policies(values, settings_beside, context)]
     _, left = _parted(values, (*ENV_KEYS, *POLICY_KEYS))
     rows += _read(left, context, RULES)
-    rows = [_answered(row, settings_beside) for row in rows]
+
+    def translate(chosen: Mapping[str, Any]) -> dict[str, Any]:
+        return _settings(_read({**left, **chosen}, context, RULES))
+
+    space = searching.space_of(searches, translate)
+    sweep_settings, of_sweep = searching.sweep_settings(of_tune, space, translate)
+    rows = [_answered(row, settings_beside) for row in [*rows, *of_sweep]]
+    rows = [searching.noted(row, searches) for row in rows]
     _refuse(rows, ignore, values)
-    return _translation(rows, settings_beside)
+    return _translation(rows, settings_beside, space, sweep_settings)
 
 
 def rllib_names() -> dict[str, Counterpart]:
@@ -267,7 +278,12 @@ def _settings(rows: Iterable[Row]) -> dict[str, Any]:
     return settings
 
 
-def _translation(rows: list[Row], settings_beside: Mapping[str, Any]) -> Translation:
+def _translation(
+    rows: list[Row],
+    settings_beside: Mapping[str, Any],
+    space: dict[str, Any],
+    sweep_settings: dict[str, Any],
+) -> Translation:
     settings = _settings(rows)
     limit, criteria = settings.pop("total_env_steps", None), settings.get("stop", {})
     iterations = criteria.pop(ITERATIONS, None)
@@ -291,4 +307,5 @@ def _translation(rows: list[Row], settings_beside: Mapping[str, Any]) -> Transla
     if settings_beside:
         rows.append(taken(dict(settings_beside), "given beside it, and wins", **settings_beside))
     RunSettings(**run)
-    return Translation(config, run, tuple(rows))
+    trials = {name: value for name, value in run.items() if name in (*TRIAL_SETTINGS, "stop")}
+    return Translation(config, run, space, {**trials, **sweep_settings}, tuple(rows))

@@ -777,10 +777,150 @@ def test_unknown_keys_are_refused_with_the_nearest_one():
     assert from_rllib({**CARTPOLE, "num_sgd_iters": 3}, ignore=["num_sgd_iters"])
 
 
-def test_a_search_over_values_is_refused():
-    config = {**CARTPOLE, "lr": {"grid_search": [1e-3, 1e-4]}}
-    assert "jaxrl.sweep(config, {setting: values})" in refused(config)
-    assert from_rllib(config, ignore=["lr"]).config.lr == PPOConfig(env="cartpole").lr
+# Tune's experiments
+
+
+def tunes(name, folder="search", **attributes):
+    """An object as Tune has it: it is told by its module and by the name of its class."""
+    cls = type(name, (), {"__module__": f"ray.tune.{folder}.module"})
+    made = cls()
+    vars(made).update(attributes)
+    return made
+
+
+def drawn(domain, sampler, lower, upper):
+    return tunes(domain, lower=lower, upper=upper, get_sampler=lambda: type(sampler, (), {})())
+
+
+def test_a_grid_becomes_the_space_of_a_sweep_and_the_configuration_takes_its_first_values():
+    translation = from_rllib(
+        {
+            **CARTPOLE,
+            "lr": {"grid_search": [1e-3, 1e-4]},
+            "num_sgd_iter": {"grid_search": [1, 2]},
+            "model": {"fcnet_hiddens": {"grid_search": [[64, 64], [32]]}},
+            "train_batch_size": {"grid_search": [400, 800]},
+            "env_config": {"max_steps_in_episode": {"grid_search": [10, 20]}},
+            "framework": {"grid_search": ["tf", "torch"]},
+        }
+    )
+    assert translation.space == {
+        "lr": jaxrl.grid_search([1e-3, 1e-4]),
+        "num_epochs": jaxrl.grid_search([1, 2]),
+        "fcnet_hiddens": jaxrl.grid_search([(64, 64), (32,)]),
+        "rollout_length": jaxrl.grid_search([200, 400]),
+        "env_args.max_steps_in_episode": jaxrl.grid_search([10, 20]),
+    }
+    config = translation.config
+    assert (config.lr, config.num_epochs, config.fcnet_hiddens) == (1e-3, 1, (64, 64))
+    assert (config.train_batch_size, dict(config.env_args)) == (400, {"max_steps_in_episode": 10})
+    assert "the first of several, which jaxrl.sweep" in " ".join(str(translation).split())
+
+
+def test_draws_of_tune_are_draws_here():
+    translation = from_rllib(
+        {
+            **CARTPOLE,
+            "num_samples": 3,
+            "lr": drawn("Float", "_LogUniform", 1e-5, 1e-2),
+            "gamma": drawn("Float", "_Uniform", 0.9, 0.99),
+            "num_epochs": drawn("Integer", "_Uniform", 1, 5),
+            "clip_param": tunes("Categorical", categories=[0.1, 0.2]),
+        }
+    )
+    found = {name: (kind.kind, kind.arguments) for name, kind in translation.space.items()}
+    assert found == {
+        "lr": ("loguniform", (1e-5, 1e-2)),
+        "gamma": ("uniform", (0.9, 0.99)),
+        "num_epochs": ("randint", (1, 5)),
+        "clip_param": ("choice", ((0.1, 0.2),)),
+    }
+    assert translation.sweep_settings == {"num_samples": 3}
+    said = refused({**CARTPOLE, "lr": drawn("Float", "_Normal", 0, 1)})
+    assert "grid_search, choice, uniform, loguniform and randint are known" in said
+    said = refused({**CARTPOLE, "num_workers": {"grid_search": [1, 2]}})
+    assert "num_workers: its values differ here in num_envs, rollout_length" in said
+
+
+@pytest.mark.parametrize(
+    "tuner",
+    [
+        {"trainable": "PPO", "param_space": None},
+        {"run_or_experiment": "PPO", "config": None},
+        {"run": "PPO", "config": None},
+    ],
+    ids=["Tuner", "tune.run", "file"],
+)
+@pytest.mark.parametrize("is_object", [False, True])
+def test_experiments_hold_a_configuration_as_a_mapping_or_an_object(tuner, is_object):
+    settings = {**CARTPOLE, "lr": 1e-3, "enable_rl_module_and_learner": False}
+    held = SimpleNamespace(to_dict=lambda: settings) if is_object else settings
+    tuner = {key: value or held for key, value in tuner.items()}
+    run = {"stop": {"training_iteration": 3, "episode_reward_mean": 20}}
+    translation = from_rllib({**tuner, "run_config": run, "tune_config": {"num_samples": 4}})
+    assert translation.config.replace(total_env_steps=1) == from_rllib(settings).config.replace(
+        total_env_steps=1
+    )
+    assert translation.config.total_env_steps == 3 * 4000
+    goal = {"env_runners/episode_return_mean": 20}
+    assert dict(translation.run_settings["stop"]) == goal
+    assert translation.sweep_settings == {"seeds": 4, "stop": goal}
+
+
+def test_schedulers_that_drop_trials_halve_and_populations_are_populations():
+    def trained_by(name, **attributes):
+        scheduler = tunes(name, "schedulers", **attributes)
+        return {**CARTPOLE, "lr": {"grid_search": [1e-3, 1e-4]}, "scheduler": scheduler}
+
+    ask = {"metric": "episode_reward_mean", "mode": "max"}
+    asha = from_rllib({**trained_by("AsyncHyperBandScheduler", _reduction_factor=4), **ask})
+    assert asha.sweep_settings == {"metric": "env_runners/episode_return_mean", "halving": 4}
+    band = trained_by("HyperBandScheduler", _eta=3.0)
+    assert from_rllib(band).sweep_settings == {"halving": 3}
+    assert from_rllib(trained_by("FIFOScheduler")).sweep_settings == {}
+    settings = {
+        **{"_time_attr": "training_iteration", "_perturbation_interval": 5, "_burn_in_period": 2},
+        **{"_quantile_fraction": 0.5, "_resample_probability": 0.1},
+        "_hyperparam_mutations": {"lr": [1e-3, 1e-4], "lambda": drawn("Float", "_Uniform", 0, 1)},
+    }
+    population = trained_by("PopulationBasedTraining", **settings)
+    scheduler = from_rllib(population).sweep_settings["scheduler"]
+    assert (scheduler.perturbation_interval, scheduler.burn_in_period) == (5, 2)
+    assert (scheduler.quantile_fraction, scheduler.resample_probability) == (0.5, 0.1)
+    assert scheduler.hyperparam_mutations["lr"] == jaxrl.grid_search([1e-3, 1e-4])
+    assert scheduler.hyperparam_mutations["lambda_"].arguments == (0, 1)
+    by_time = trained_by("PopulationBasedTraining", **{**settings, "_time_attr": "time_total_s"})
+    assert "its time is 'time_total_s'; here it is training_iteration" in refused(by_time)
+    called = {**settings, "_hyperparam_mutations": {"lr": lambda: 1e-3}}
+    assert "must be a list, or Tune's choice" in refused(
+        trained_by("PopulationBasedTraining", **called)
+    )
+    assert "the schedulers are FIFOScheduler" in refused(trained_by("MedianStoppingRule"))
+    assert "the highest metric is best" in refused({**CARTPOLE, "metric": "kl", "mode": "min"})
+
+
+def test_what_tune_would_try_is_swept():
+    translation = from_rllib(
+        {
+            "run_or_experiment": "PPO",
+            "config": {
+                **{**CARTPOLE, "num_workers": 2, "train_batch_size": 64, "sgd_minibatch_size": 32},
+                **{"num_sgd_iter": 1, "model": {"fcnet_hiddens": [8]}},
+                "lr": {"grid_search": [1e-3, 1e-4]},
+            },
+            "stop": {"training_iteration": 2},
+        }
+    )
+    done = jaxrl.sweep(
+        translation.config,
+        translation.space,
+        run_dir=None,
+        quiet=True,
+        devices=1,
+        **translation.sweep_settings,
+    )
+    assert [outcome.trial.settings["lr"] for outcome in done.outcomes] == [1e-3, 1e-4]
+    assert {outcome.result["training_iteration"] for outcome in done.outcomes} == {2}
 
 
 # Bad input
