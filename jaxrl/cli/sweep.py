@@ -28,6 +28,7 @@ from jaxrl.cli.flags import (
     source_in,
 )
 from jaxrl.cli.help import HELP_FLAGS, show_help
+from jaxrl.cli.rllib_file import IGNORE, RLLIB_CONFIG, translation_of
 from jaxrl.core.errors import UsageError, one_line
 from jaxrl.core.fields import flag, only, setting
 from jaxrl.core.plan import labelled, laid_out
@@ -48,6 +49,7 @@ from jaxrl.sweeps.space import DRAWS, GRID, RANDOM, disjoint, draws_of, grid_of
 from jaxrl.sweeps.sweep import OneTrial, resume_sweep, saved_devices, settled_devices, sweep
 from jaxrl.sweeps.trials import held_outside
 
+OF_THE_BASE = ("algorithm", "tuned", "rllib_config", "ignore")  # flags of the configuration to vary
 MOST_STRETCHES = 8  # of a lineage that are printed
 
 
@@ -57,6 +59,8 @@ class SweepFlags(CompileFlags):
 
     algorithm: Any = ALGORITHM
     tuned: Any = TUNED
+    rllib_config: Any = RLLIB_CONFIG
+    ignore: Any = IGNORE
     grid: Any = setting(
         (),
         "settings and the values to try, SETTING=VALUE,VALUE,... ...; lists as [64,64]",
@@ -146,8 +150,10 @@ def _sweep(argv: list[str]) -> Sweep:
     options = read_flags(texts, flags)
     sweep_options = {name: options.pop(name) for name in list(options) if name in SWEEP_FLAGS}
     cache = sweep_options.pop("compile_cache", "auto")
-    for name in ("algorithm", "resume", "trust"):  # read already
+    for name in ("resume", "trust"):  # read already
         sweep_options.pop(name, None)
+    base_names = [name for name in OF_THE_BASE if name in sweep_options]
+    of_the_base = {name: sweep_options.pop(name) for name in base_names}
     if path is not None:
         if extra := [name for name in texts if name not in ("resume", "trust", "compile_cache")]:
             raise UsageError(f"--resume continues the sweep as it was: it takes no {extra[0]}")
@@ -157,18 +163,25 @@ def _sweep(argv: list[str]) -> Sweep:
         return resume_sweep(path, trust=trust)
     if trust:
         raise UsageError("--trust goes with --resume SWEEP")
-    tried, tuned = tried_of(sweep_options), sweep_options.pop("tuned", True)
+    tried, tuned = tried_of(sweep_options), of_the_base.get("tuned", True)
     if set(HELP_FLAGS) & set(argv):  # it shows the values that the environment has by itself
         of_env = only(options, OF_THE_ENV)
         base, _ = config_of(of_env, tuned, algorithm)
         show_help(argv, sweep_flags(base), program("sweep"), run_sweep.__doc__)
     given_flags(argv, sweep_flags(example(algorithm)))  # refuses those of other algorithms
-    config, _ = config_of(options, tuned, algorithm, tried)
+    translation = translation_of(of_the_base, options)
+    if translation is None:
+        config, _ = config_of(options, tuned, algorithm, tried)
+    else:
+        print(translation)
+        config, tried = translation.config, {**translation.space, **tried}
+        sweep_options = {**translation.sweep_settings, **sweep_options}
     stop = dict(sweep_options.pop("stop", {}))
     if (goal := sweep_options.pop("stop_return", None)) is not None:
         check_goal("stop_return", goal)
         stop[return_path(config)] = goal
-    sweep_options["scheduler"] = scheduler_of(sweep_options)
+    if (scheduler := scheduler_of(sweep_options)) is not None:
+        sweep_options["scheduler"] = scheduler
     if not held_outside([config]):
         settled_devices(sweep_options.get("devices", "auto"))
     compile_cache.use(cache)

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jaxrl.algorithms.config import AlgorithmConfig
-from jaxrl.algorithms.ppo.config import PPOConfig
 from jaxrl.cli.algorithms import (
     ALGORITHM,
     OF_THE_ENV,
@@ -28,14 +27,14 @@ from jaxrl.cli.flags import (
     source_in,
 )
 from jaxrl.cli.help import HELP_FLAGS, show_help
+from jaxrl.cli.rllib_file import IGNORE, RLLIB_CONFIG, translation_of
 from jaxrl.cluster.hosts import JOIN_SECONDS, THREE, check, join
 from jaxrl.core import glibc_memory
 from jaxrl.core.errors import TooManyFaults, UsageError, require
-from jaxrl.core.fields import check_all, file_path, flag, only, setting
+from jaxrl.core.fields import check_all, flag, only, setting
 from jaxrl.core.plan import laid_out
-from jaxrl.core.words import TEXT, any_value, pairs, several
+from jaxrl.core.words import TEXT, any_value, pairs
 from jaxrl.outside.ray_rollouts import RayEnded
-from jaxrl.rllib.translation import from_rllib
 from jaxrl.run import advice, resume
 from jaxrl.run.command_line import command, program
 from jaxrl.run.devices import compile_cache
@@ -68,17 +67,8 @@ class RunFlags(CompileFlags):
 
     algorithm: Any = ALGORITHM
     tuned: Any = TUNED
-    rllib_config: Any = setting(
-        None,
-        "begin with RLlib's configuration in this JSON or YAML file, or in a result's folder "
-        "(params.json); prints what became of each key",
-        TEXT,
-    )
-    ignore: Any = setting(
-        (),
-        "with --rllib-config: keys that have no counterpart and change the result, to leave out",
-        any_value(several, "KEY"),
-    )
+    rllib_config: Any = RLLIB_CONFIG
+    ignore: Any = IGNORE
     stop_return: Any = setting(
         None,
         "stop when the mean return of the recent episodes reaches this; None: not by the return",
@@ -260,13 +250,18 @@ def parse(argv: Sequence[str], algorithm: str = "ppo") -> TrainOptions:
     flags = train_flags(algorithm=algorithm)
     options, run, settings = _by_kind(read_flags(given_flags(argv, flags), flags))
     scenes, saved_stop, table = _take_spaces(options, run, argv, algorithm), {}, ""
-    if "rllib_config" in run:
+    translation = translation_of(run, {**options, **settings})
+    if translation is not None:
         goal = {"stop_return": run["stop_return"]} if "stop_return" in run else {}
         source = f"RLlib's of {run['rllib_config']}" + _but({**options, **settings, **goal})
-        config, settings, table = _of_rllib(run, options, settings)
+        config, settings, table = translation.config, translation.run_settings, f"{translation}\n"
+        if translation.space:
+            names = ", ".join(translation.space)
+            raise UsageError(
+                f"--rllib-config {run['rllib_config']} tries several values of {names}: "
+                "jaxrl sweep --rllib-config trains with all of them"
+            )
         _check_flags(argv, config)
-    elif "ignore" in run:
-        raise UsageError("--ignore goes with --rllib-config FILE")
     elif path is None:
         config, source = _new(argv, options, run, algorithm)
     elif "algorithm" in run:
@@ -383,19 +378,6 @@ def _but(changes: Mapping[str, Any]) -> str:
         f"{name}={value}" for name, value in changes.items() if name not in ("env", "env_args")
     ]
     return ", but " + ", ".join(shown) if shown else ""
-
-
-def _of_rllib(
-    run: Mapping[str, Any], options: Mapping[str, Any], settings: Mapping[str, Any]
-) -> tuple[PPOConfig, dict[str, Any], str]:
-    """The configuration of RLlib's that a file holds, with the flags given beside it."""
-    for name in ("resume", "tuned", "algorithm"):
-        if name in run:
-            raise UsageError(f"--rllib-config begins a run of PPO: leave out {flag_name(name)}")
-    file_path("a file's path")("rllib_config", run["rllib_config"])
-    changes = {**options, **settings}
-    translation = from_rllib(run["rllib_config"], ignore=run.get("ignore", ()), **changes)
-    return translation.config, translation.run_settings, f"{translation}\n"
 
 
 def _saved(

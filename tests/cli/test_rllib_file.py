@@ -1,0 +1,64 @@
+"""RLlib's and Tune's files on the command lines."""
+
+import json
+
+import pytest
+
+from jaxrl.cli.sweep import run_sweep
+from jaxrl.cli.train import parse
+from jaxrl.core.errors import UsageError
+
+EXPERIMENT = {
+    "cartpole-grid": {
+        "run": "PPO",
+        "env": "CartPole-v1",
+        "stop": {"training_iteration": 2},
+        "config": {
+            **{"num_workers": 2, "train_batch_size": 64, "sgd_minibatch_size": 32},
+            **{"num_sgd_iter": 1, "model": {"fcnet_hiddens": [8]}},
+            "lr": {"grid_search": [1e-2, 1e-3]},
+        },
+    }
+}
+
+
+@pytest.fixture
+def experiment(tmp_path):
+    path = tmp_path / "grid.json"
+    path.write_text(json.dumps(EXPERIMENT))
+    return path
+
+
+def test_a_file_that_tries_several_values_is_swept(experiment, tmp_path, capsys):
+    folder = tmp_path / "sweep"
+    run_sweep(["--rllib-config", str(experiment), "--run-dir", str(folder), "--devices", "1"])
+    printed = capsys.readouterr().out
+    assert "the first of several, which jaxrl.sweep" in " ".join(printed.split())
+    assert "2 trials" in printed
+    for trial, lr in (("0000", 1e-2), ("0001", 1e-3)):
+        rows = (folder / "trials" / trial / "metrics.jsonl").read_text().splitlines()
+        assert [json.loads(row)["training_iteration"] for row in rows] == [1, 2]
+        config = json.loads((folder / "trials" / trial / "config.json").read_text())
+        assert config["lr"] == lr
+
+
+def test_a_training_says_which_command_tries_several_values(experiment):
+    with pytest.raises(UsageError, match="several values of lr: jaxrl sweep --rllib-config"):
+        parse(["--rllib-config", str(experiment)])
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["--ignore", "lr"], "--ignore goes with --rllib-config FILE"),
+        (["--rllib-config", "FILE", "--algorithm", "bc"], "leave out --algorithm"),
+        (["--rllib-config", "missing.json"], "'missing.json' cannot be read"),
+    ],
+    ids=["ignore", "algorithm", "missing"],
+)
+def test_what_cannot_work_is_refused_by_a_sweep_too(argv, message, experiment, capsys):
+    argv = [str(experiment) if word == "FILE" else word for word in argv]
+    with pytest.raises(SystemExit) as ended:
+        run_sweep([*argv, "--seeds", "2"])
+    assert ended.value.code == 2
+    assert message in capsys.readouterr().err
