@@ -155,7 +155,7 @@ def matrix_of(trainer: Any, wanted: EpisodeRange) -> PayoffMatrix:
         UsageError: the configuration has no pool.
     """
     algorithm, runner = trainer.algorithm, trainer.runner
-    params = algorithm.env_params if trainer.tasks.function else trainer.env_params
+    params = algorithm.env_params if trainer.config.env_task_fn else trainer.env_params
     pairs = lambda: play_pairs(algorithm, runner, params, wanted)
     return PayoffMatrix(**trainer.processes.broadcast(pairs))
 

@@ -1,7 +1,7 @@
 """User callbacks: traced hooks inside the compiled program, and host hooks between its chunks."""
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -60,8 +60,14 @@ class HostCallbacks(Hook):
 
     name = "callbacks"
 
-    def __init__(self, trainer: Any, callbacks: Iterable[Any]):
-        self.trainer, self.callbacks = trainer, tuple(callbacks)
+    def __init__(
+        self,
+        trainer: Any,
+        callbacks: Iterable[Any],
+        is_last: Callable[[Result], bool] = lambda result: False,
+    ):
+        self.trainer, self.callbacks, self.is_last = trainer, tuple(callbacks), is_last
+        self.have_ended = False  # whether one of them ended training
 
     def call(self, hook: str, value: Any) -> None:
         for callback in self.callbacks:
@@ -74,10 +80,15 @@ class HostCallbacks(Hook):
         """Passes each result on; training ends with the first that is done."""
         for i, result in enumerate(results, start=1):
             self.call("on_train_result", result)
-            result["done"] = bool(result["done"] or self.trainer.criteria.are_met(result))
+            self.have_ended = bool(result["done"])
+            result["done"] = self.have_ended or self.is_last(result)
             if result["done"]:
                 return i
         return len(results)
+
+    @property
+    def adds_to_each(self) -> bool:
+        return self.has("on_train_result")
 
     def episode_ended(self, episode: Any) -> None:
         """Calls each `on_episode_end` that takes an episode as an object."""

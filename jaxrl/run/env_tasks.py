@@ -24,22 +24,20 @@ PATH = "env_runners/task/"
 
 
 class EnvTasks(Hook):
-    """The tasks that a run's `env_task_fn` says, one after the other; none without it.
+    """The tasks that a run's `env_task_fn` says, one after the other.
 
     Raises:
-        UsageError: `env_task_fn` is no function of (result, task), or is missing beside its
-            interval, or `params` are empty.
+        UsageError: `env_task_fn` is no function of (result, task), or `params` are empty.
     """
 
     def __init__(self, trainer: Any, env: Any):
         config = trainer.config
-        config.check_task_interval()
         self.function = _function(config.env_task_fn)
-        if self.function is not None and not jax.tree.leaves(env.default_params):
+        if not jax.tree.leaves(env.default_params):
             raise UsageError(
                 f"{WHAT}: environment {env.name} has no params that a task could change"
             )
-        self.every = Every(config.env_task_interval if self.function else None)
+        self.every = Every(config.env_task_interval)
         self.trainer, self.env = trainer, env
 
     def after(self, chunk: Chunk) -> None:
@@ -51,15 +49,15 @@ class EnvTasks(Hook):
         if values is not None:
             trainer.env_params = jax.tree.unflatten(jax.tree.structure(trainer.env_params), values)
 
-    def names(self, params: PyTree) -> list[str]:
-        """The paths that `report` adds to a result."""
-        return [PATH + name for name in _scalars(params)] if self.function else []
+    def result_names(self) -> list[str]:
+        return [PATH + name for name in _scalars(self.trainer.env_params)]
 
-    def report(self, results: list[Result], params: PyTree) -> None:
+    def keep(self, results: list[Result]) -> int:
         """Adds the numbers that the iterations were played with; what is drawn stays as it is."""
-        for result in results if self.function else ():
+        for result in results:
             played = result["env_runners"]
-            played["task"] = {**_scalars(params), **played.get("task", {})}
+            played["task"] = {**_scalars(self.trainer.env_params), **played.get("task", {})}
+        return len(results)
 
     def next_values(self, result: Result, params: PyTree) -> list[Any] | None:
         """The leaves of the next params, as JSON holds them; None: they stay as they are.
@@ -87,9 +85,7 @@ class EnvTasks(Hook):
         return [np.asarray(leaf).tolist() for leaf in jax.tree.leaves(after)]
 
 
-def _function(setting: Any) -> Callable[[Result, PyTree], Any] | None:
-    if setting is None:
-        return None
+def _function(setting: Any) -> Callable[[Result, PyTree], Any]:
     named = parse_name(setting) if isinstance(setting, str) else None
     function = setting if named is None or named.arguments else load(ENV_TASK_FN, named)
     if not ENV_TASK_FN.fits(function):

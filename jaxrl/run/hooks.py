@@ -24,10 +24,16 @@ FIRST_AGAIN = 2**30  # numbers of sampled episodes start again there
 class Chunk:
     """Iterations that were computed together."""
 
-    before: Snapshot  # the state that they began with
-    results: list[Result]  # of the iterations that count
-    steps: PyTree  # the recorded steps of all its iterations
+    results: list[Result]  # of the iterations that count; of a trial's perhaps the last ones alone
+    count: int  # iterations that count
     now: Callable[[], Snapshot]  # reads the present state of training
+    before: Snapshot | None = None  # the state that they began with; None: a trial's is not kept
+    steps: PyTree = None  # the recorded steps of all its iterations
+
+    def cut(self, number: int) -> None:
+        """Counts the first `number` of the results alone."""
+        self.count -= len(self.results) - number
+        self.results = self.results[:number]
 
 
 class Hook:
@@ -35,7 +41,8 @@ class Hook:
 
     A method is called for all hooks of a run, in their order, before the next method is:
 
-    1. `keep`, which sees the numbers alone. Then the state after the iterations that count is set.
+    1. `keep`, which sees the numbers alone, and may add to them. Then the state after the
+       iterations that count is set.
     2. `look`, in process 0. Where fewer results count after it, that state is computed anew.
     3. `look_at_the_end`, in process 0, if training ends.
     4. `after`; that of a hook with `is_record` also where one of these methods failed.
@@ -44,6 +51,11 @@ class Hook:
     name = ""  # of its state in checkpoints
     every = Every()  # the moments that chunks end at
     is_record = False  # whether it keeps what was trained, whatever another hook raises
+    adds_to_each = False  # whether `look` may change other results than the last one
+
+    def result_names(self) -> list[str]:
+        """The paths of the numbers that it adds to results, for stop criteria and logs."""
+        return []
 
     def keep(self, results: list[Result]) -> int:
         """The number of a chunk's results that count; the state becomes the one after the last.
@@ -91,11 +103,13 @@ class StopCriteria(Hook):
 class Evaluating(Hook):
     """Evaluates the state after a chunk, if that is due, and the state that training ends with."""
 
-    def __init__(self, trainer: Any):
-        self.trainer, self.every = trainer, trainer.settings.evaluations
+    def __init__(
+        self, every: Every, evaluate: Callable[[], Result], is_last: Callable[[Result], bool]
+    ):
+        self.every, self.evaluate, self.is_last = every, evaluate, is_last
 
     def look(self, results: list[Result]) -> int:
-        self._evaluate(results[-1], at_the_end=self.trainer.criteria.are_met(results[-1]))
+        self._evaluate(results[-1], at_the_end=self.is_last(results[-1]))
         return len(results)
 
     def look_at_the_end(self, result: Result) -> None:
@@ -105,7 +119,7 @@ class Evaluating(Hook):
         is_due = self.every.is_due(result[ITERATIONS], at_the_end=at_the_end)
         if is_due and "evaluation" not in result:
             began = time.perf_counter()
-            result["evaluation"] = self.trainer.evaluate()
+            result["evaluation"] = self.evaluate()
             result["timers"]["evaluation"] = time.perf_counter() - began
 
 
@@ -125,19 +139,33 @@ class Sampling(Hook):
         return len(results)
 
 
+class Remembering(Hook):
+    """Keeps the results in the memory of a trainer that logs none."""
+
+    is_record = True
+
+    def __init__(self, trainer: Any):
+        self.trainer = trainer
+
+    def after(self, chunk: Chunk) -> None:
+        self.trainer.keep_results(chunk.results)
+
+
 class Health(Hook):
     """Ends training before an iteration that broke it, and warns of problems that persist."""
 
     def __init__(self, trainer: Any):
         self.trainer = trainer
         self.monitor = HealthMonitor(trainer.config, trainer.algorithm.diagnostics)
-        self._broken: tuple[type[Exception], str] | None = None  # of the chunk at hand
+        # (iterations before it, ...) of the chunk at hand
+        self._broken: tuple[int, type[Exception], str] | None = None
 
     def keep(self, results: list[Result]) -> int:
         waits = undeclared_wait(results)
         bad = first_bad(results, self.trainer.algorithm.root_cause_metrics)
         index, why = min(filter(None, (waits, bad)), default=(len(results), ""), key=lambda i: i[0])
-        self._broken = (UsageError if waits and why is waits[1] else Diverged, why) if why else None
+        error = UsageError if waits and why is waits[1] else Diverged
+        self._broken = (index, error, why) if why else None
         return index
 
     def after(self, chunk: Chunk) -> None:
@@ -149,16 +177,17 @@ class Health(Hook):
         for warning in warnings:
             trainer.progress.say(f"warning: {warning}")
 
-    def check(self) -> None:
-        """Ends training where an iteration broke it.
+    def check(self, chunk: Chunk) -> None:
+        """Ends training where an iteration broke it, unless it ended before.
 
         Raises:
             UsageError: an agent waited in an environment that has no `acting_agents`.
             Diverged: a number is not finite.
         """
-        if self._broken is None:
+        is_done = bool(chunk.results) and chunk.results[-1]["done"]
+        if self._broken is None or is_done or chunk.count < self._broken[0]:
             return
-        good, (error, bad) = self.trainer.lifetime.training_iteration, self._broken
+        good, (_, error, bad) = self.trainer.lifetime.training_iteration, self._broken
         why = f"iteration {good + 1}: {bad}; the state after iteration {good} is kept"
         if error is Diverged and not self.trainer.algorithm.plays_outside:  # else it is played once
             from jaxrl.run.divergence import with_operation

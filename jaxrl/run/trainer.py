@@ -24,8 +24,16 @@ from jaxrl.run.command_line import from_here
 from jaxrl.run.devices.compiled import CompiledAlgorithm, Program, program_for
 from jaxrl.run.devices.memory_usage import memory_line, peak_of
 from jaxrl.run.devices.mesh import settled
-from jaxrl.run.env_tasks import EnvTasks
-from jaxrl.run.hooks import Evaluating, Health, Hook, Output, Sampling, StopCriteria, states_of
+from jaxrl.run.hooks import (
+    Evaluating,
+    Health,
+    Hook,
+    Output,
+    Remembering,
+    Sampling,
+    StopCriteria,
+    states_of,
+)
 from jaxrl.run.inference.episode_access import EpisodeAccess
 from jaxrl.run.inference.weights import (
     PolicyAccess,
@@ -36,6 +44,7 @@ from jaxrl.run.inference.weights import (
 )
 from jaxrl.run.logging.console import Progress, compiled_line, compiling_line
 from jaxrl.run.logging.run_results import TrainerResults
+from jaxrl.run.loop import RunLoop
 from jaxrl.run.processes import agreed, processes, together
 from jaxrl.run.results import Lifetime, Result, Session, lookup, result_names
 from jaxrl.run.settings import RunKeywords, RunSettings
@@ -45,10 +54,10 @@ from jaxrl.run.storage import run_folder
 from jaxrl.run.storage.config_file import check_output, check_saved_loggers, read_config
 from jaxrl.run.storage.dtypes import typed_like
 from jaxrl.run.storage.run_state import Snapshot, facts_of
-from jaxrl.run.training_loop import TrainingLoop
 
 if TYPE_CHECKING:
     from jaxrl.outside.host_program import HostProgram
+    from jaxrl.run.env_tasks import EnvTasks
     from jaxrl.run.recorder import Recorder
     from jaxrl.run.resume import Saved
 
@@ -83,6 +92,16 @@ def _output_of(settings: RunSettings, *run: Any) -> Output:
     from jaxrl.play.episode_output import EpisodeOutput
 
     return EpisodeOutput(settings, *run)
+
+
+def _tasks_of(trainer: "Trainer", env: Any) -> "EnvTasks | None":
+    """The host's curriculum, if the configuration has one."""
+    trainer.config.check_task_interval()
+    if trainer.config.env_task_fn is None:
+        return None
+    from jaxrl.run.env_tasks import EnvTasks
+
+    return EnvTasks(trainer, env)
 
 
 @takes_settings(RunSettings)
@@ -135,8 +154,9 @@ class Trainer(PolicyAccess, EpisodeAccess, TrainerResults):
         self.output = _output_of(self.settings, config, self.algorithm, self.progress.say)
         self.interrupt = StopSignal(self.progress.say)
         self.criteria, self.health = StopCriteria(), Health(self)
-        self.callbacks = HostCallbacks(self, resolve_callbacks(config.callbacks))
-        self.tasks = EnvTasks(self, setup.env)
+        callbacks = resolve_callbacks(config.callbacks)
+        self.callbacks = HostCallbacks(self, callbacks, self.criteria.are_met)
+        self.tasks = _tasks_of(self, setup.env)
         self.best = BestState(self.settings.score_attribute)
         if self.settings.evaluation_interval is not None or self.settings.evaluation_env_args:
             self.evaluation.check()
@@ -144,9 +164,8 @@ class Trainer(PolicyAccess, EpisodeAccess, TrainerResults):
         self.last_result: Result | None = None
         self._runner: RunnerState | None = None
         self._initial_weights, self._fixed_opponents = {}, {}
-        self.loop = TrainingLoop(self)
-        self.hooks: list[Hook] = [self.criteria, Evaluating(self), Sampling(self), self.callbacks]
-        self.hooks += [self.health, self.tasks, self.output]
+        self.loop = RunLoop(self)
+        self.hooks = self._hooks()
         self._stopped = self._is_training = False
         facts = facts_of(config, self.algorithm, self.settings.to_dict())
         self.facts = {**facts, "episodes": self.output.position}
@@ -264,7 +283,7 @@ class Trainer(PolicyAccess, EpisodeAccess, TrainerResults):
         self.criteria.stop = {}
         self._prepare({})
         with self._training():
-            return self.loop.advance(1)[-1]
+            return self.loop.train_once()
 
     @together
     def fit(self, stop: Mapping[str, float] | None = None) -> Result | None:
@@ -414,6 +433,13 @@ class Trainer(PolicyAccess, EpisodeAccess, TrainerResults):
         held, say = run_folder.RunFolderLock(self.run_dir, lock, self.facts), self.progress.say
         return Recorder(held, self.algorithm, self.settings, say, self.lifetime)
 
+    def _hooks(self) -> list[Hook]:
+        """The work after each chunk, but for checkpoints, which need the run's folder."""
+        evaluating = Evaluating(self.settings.evaluations, self.evaluate, self.criteria.are_met)
+        hooks = [] if self.tasks is None else [self.tasks]
+        hooks += [self.criteria, evaluating, Sampling(self), self.callbacks]
+        return [*hooks, self.health, self.output, Remembering(self)]
+
     def result_names(self) -> list[str]:
         """The paths of the numbers that results may hold; traces, but compiles nothing."""
         self.executable = self.program.executable(
@@ -422,7 +448,8 @@ class Trainer(PolicyAccess, EpisodeAccess, TrainerResults):
         evaluated = self.settings.evaluation_interval is not None
         told = {"evaluated": evaluated, "session": self.session, "lifetime": self.lifetime}
         names = result_names(self.algorithm, self.executable.metrics, **told)
-        return names + [name for name in self.tasks.names(self.env_params) if name not in names]
+        added = [name for hook in self.hooks for name in hook.result_names()]
+        return list(dict.fromkeys((*names, *added)))
 
     def _prepare(self, stop: Mapping[str, float]) -> None:
         """Traces, checks the stop criteria, and compiles, each only if that was not done before."""

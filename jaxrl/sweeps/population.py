@@ -129,7 +129,7 @@ class Population:
             return
         number, folder = len(self.members), self.path / FOLDER
         for member in self.members:
-            member.reporter.flush()
+            member.reporter.logs.flush()
         held = jax.tree.map(lambda leaf: on_host(leaf)[:number], on_first_device(state))
         facts = {
             "lifetime": {"training_iteration": _iteration(state)},
@@ -214,9 +214,9 @@ def _take_back(member: TrialState, facts: Mapping[str, Any]) -> None:
     if facts["settings"] != member.trial.settings:
         member.trial = member.trial.changed(facts["settings"])
     member.scores = [math.nan if score is None else score for score in facts["scores"]]
-    lifetime = Lifetime(**facts["lifetime"])
-    member.reporter.take_back(member.trial, lifetime, facts["result"], facts["callbacks"])
-    member.reporter.ended, member.reporter.bad = facts["ended"], facts["bad"]
+    where = Lifetime(**facts["lifetime"]), facts["result"], facts["callbacks"]
+    member.reporter.take_back(member.trial, *where, ended=facts["ended"])
+    member.reporter.bad = facts["bad"]
 
 
 def check_population(

@@ -1,9 +1,10 @@
-"""Reports of a trial: results counted, passed to its hooks, evaluated, and written to its logs."""
+"""Reports of trials: each a member of the loop with hooks of its own, as a run has them."""
 
+import contextlib
 import dataclasses
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,22 +17,91 @@ from jaxrl.core.errors import UsageError
 from jaxrl.play.evaluate import Evaluation
 from jaxrl.rollout.episode_callbacks import resolve_callbacks
 from jaxrl.run.callbacks import HostCallbacks
+from jaxrl.run.devices.compiled import CAPACITY
 from jaxrl.run.devices.mesh import on_first_device
 from jaxrl.run.health import first_bad, undeclared_wait
+from jaxrl.run.hooks import Chunk, Evaluating, Hook, states_of
 from jaxrl.run.logging.loggers import Logs, RunStart
+from jaxrl.run.processes import SingleProcess
 from jaxrl.run.results import ITERATIONS, Lifetime, Result, iteration_results, result_names
 from jaxrl.run.settings import RunSettings
 from jaxrl.run.storage.config_file import config_facts
+from jaxrl.run.storage.run_state import Snapshot
 from jaxrl.sweeps.trial_view import TrialView
 from jaxrl.sweeps.trials import Trial
-from jaxrl.sweeps.vmapped import Numbers, Seen, State, VmappedTrials
+from jaxrl.sweeps.vmapped import Numbers, Seen, State, VmappedTrials, done_members
 
-# Trials of several programs train side by side; their hooks are called one at a time.
-_telling = threading.Lock()
+# Trials of several programs train side by side; their callbacks are called one at a time.
+_calling = threading.Lock()
+
+
+class TrialCallbacks(HostCallbacks):
+    """The callbacks of a trial, which can read its state only while they are called."""
+
+    read_runner: Callable[[], RunnerState] | None = None  # gives the state at hand
+
+    def call(self, hook: str, value: Any) -> None:
+        with _calling, self.trainer.showing(self.read_runner):
+            super().call(hook, value)
+
+
+class Waits(Hook):
+    """Refuses an environment whose agents wait without declaring it."""
+
+    def __init__(self, view: TrialView):
+        self.view = view
+
+    def keep(self, results: list[Result]) -> int:
+        if found := undeclared_wait(results):
+            iteration = results[found[0]][ITERATIONS]
+            raise UsageError(f"trial {self.view.trial.name}, iteration {iteration}: {found[1]}")
+        return len(results)
+
+
+class TrialLogs(Hook):
+    """The logs in a trial's folder, which begin with its first results; none without a folder."""
+
+    is_record = True
+
+    def __init__(self, settings: RunSettings, say: Callable[[str], None]):
+        self.settings, self.say = settings, say
+        self._logs: Logs | None = None
+
+    def open(self, view: TrialView, rows: Metrics) -> None:
+        """Begins the logs, if the trial has a folder.
+
+        Args:
+            rows: the trial's metrics, [CAPACITY, ...].
+        """
+        if self._logs is not None or view.run_dir is None or not self.settings.loggers:
+            return
+        facts = config_facts(view.config, view.config.setup().policies)
+        evaluated = self.settings.evaluation_interval is not None
+        names = tuple(result_names(view.algorithm, rows, evaluated=evaluated))
+        done, steps = view.lifetime.training_iteration, view.lifetime.num_env_steps
+        run = RunStart(view.run_dir, facts["config"], done, steps, names, self.say)
+        self._logs = Logs(self.settings.loggers, run)
+
+    @property
+    def are_open(self) -> bool:
+        return self._logs is not None
+
+    def after(self, chunk: Chunk) -> None:
+        if self._logs is not None:
+            self._logs.write(chunk.results)
+
+    def flush(self) -> None:
+        """Hands everything logged so far to the operating system."""
+        if self._logs is not None:
+            self._logs.flush()
+
+    def close(self) -> None:
+        if self._logs is not None:
+            self._logs.close()
 
 
 class Reporter:
-    """One trial's results, from its first iteration to its end.
+    """One trial in the loop, from its first iteration to its end.
 
     Args:
         last: the iterations that the trial has at most.
@@ -50,16 +120,17 @@ class Reporter:
         self.trial = trial
         self.algorithm = algorithm
         self.last = last
-        self.settings = settings
-        self.say = say
         self.view = TrialView(trial, algorithm, settings)
-        self.callbacks = HostCallbacks(self.view, resolve_callbacks(trial.config.callbacks))
+        found = resolve_callbacks(trial.config.callbacks)
+        self.callbacks = TrialCallbacks(self.view, found, self._is_last)
         self.evaluation = Evaluation(trial.config, algorithm, settings, say)
         self.evaluation.check()
-        self.ended = False  # by a hook
+        self.logs = TrialLogs(settings, say)
+        evaluating = Evaluating(settings.evaluations, self._evaluate, self._is_last)
+        self.hooks = [Waits(self.view), evaluating, self.callbacks, self.logs]
+        self.processes = SingleProcess()
         self.bad = ""  # the number that the trial has diverged by
-        self._results: list[Result] = []  # of the chunk at hand
-        self._logs: Logs | None = None
+        self._end: int | None = None  # the iteration that its program has ended it with
 
     @property
     def lifetime(self) -> Lifetime:
@@ -69,24 +140,23 @@ class Reporter:
     def last_result(self) -> Result | None:
         return self.view.last_result
 
+    @last_result.setter
+    def last_result(self, result: Result) -> None:
+        self.view.last_result = result
+
+    @property
+    def ended(self) -> bool:
+        """True if a callback has ended it."""
+        return self.callbacks.have_ended
+
     @property
     def may_end(self) -> bool:
-        """True if a hook may end the trial."""
+        """True if a callback may end the trial."""
         return self.callbacks.has("on_train_result")
 
     def open(self, folder: Path | None) -> None:
         """The trial's folder, if it has one: its logs begin there with the first results."""
         self.view.run_dir = folder
-
-    def _open_logs(self, rows: Metrics) -> None:
-        if self._logs is not None or self.view.run_dir is None or not self.settings.loggers:
-            return
-        facts = config_facts(self.trial.config, self.trial.config.setup().policies)
-        evaluated = self.settings.evaluation_interval is not None
-        names = tuple(result_names(self.algorithm, rows, evaluated=evaluated))
-        done, steps = self.lifetime.training_iteration, self.lifetime.num_env_steps
-        run = RunStart(self.view.run_dir, facts["config"], done, steps, names, self.say)
-        self._logs = Logs(self.settings.loggers, run)
 
     def take_over(self, source: "Reporter", trial: Trial) -> None:
         """The trial is a copy of another one from now on: with its counts, by its own settings."""
@@ -95,25 +165,35 @@ class Reporter:
         self.view.lifetime = Lifetime(**dataclasses.asdict(source.lifetime))
 
     def take_back(
-        self, trial: Trial, lifetime: Lifetime, result: Result | None, callbacks: list[Any]
+        self,
+        trial: Trial,
+        lifetime: Lifetime,
+        result: Result | None,
+        callbacks: list[Any],
+        *,
+        ended: bool,
     ) -> None:
         """Resumes where a saved trial was."""
         self.trial = trial
         self.view.train_as(trial)
         self.view.lifetime, self.view.last_result = lifetime, result
         self.callbacks.restore(callbacks)
+        self.callbacks.have_ended = ended
 
-    def compute(self, rows: Metrics, count: int, seconds: float) -> None:
-        """Result trees of a chunk: of all its updates, or of the last if only that is seen.
+    def chunk(
+        self, rows: Metrics, count: int, seconds: float, read_runner: Callable[[], RunnerState]
+    ) -> Chunk:
+        """A chunk with results of all its updates, or of the last if only that is looked at.
 
         Args:
             rows: the trial's metrics, [CAPACITY, ...].
             count: how many of them were filled.
             seconds: that these took.
+            read_runner: gives the trial's present state.
         """
-        self._open_logs(rows)
-        seen_by_nobody = self._logs is None and not self.may_end
-        first = max(0, count - 1) if seen_by_nobody else 0
+        self.logs.open(self.view, rows)
+        unread = not (self.logs.are_open or self.may_end)
+        first = max(0, count - 1) if unread else 0
         before = dataclasses.replace(
             self.lifetime,
             training_iteration=self.lifetime.training_iteration + first,
@@ -122,14 +202,12 @@ class Reporter:
             + int(rows.episodes.iteration.count[:first].sum()),
             time_total_s=self.lifetime.time_total_s + seconds * first / max(1, count),
         )
-        rows = jax.tree.map(lambda leaf: leaf[first:count], rows)
-        left = count - first
-        self._results = []
+        rows, left, results = jax.tree.map(lambda leaf: leaf[first:count], rows), count - first, []
         if count:
-            self._results = iteration_results(
-                self.algorithm, rows, left, seconds * left / count, before
-            )
-        self._reach()
+            share = seconds * left / count
+            results = iteration_results(self.algorithm, rows, left, share, before)
+        self.callbacks.read_runner = read_runner
+        return Chunk(results, count, lambda: self.snapshot(read_runner()))
 
     def note_bad(self, rows: Metrics, index: int) -> None:
         """Notes the bad number of the update at `index` of `rows`, [CAPACITY, ...]."""
@@ -139,142 +217,125 @@ class Reporter:
         found = first_bad(results, self.algorithm.root_cause_metrics)
         self.bad = found[1] if found else ""
 
-    def evaluate(self, read_runner: Callable[[], RunnerState], *, at_the_end: bool) -> None:
-        """Adds an evaluation of the present state to the last result, if one is due and missing."""
-        last = self._results[-1] if self._results else {"evaluation": None}
-        if "evaluation" in last:
-            return
-        if not self.settings.evaluations.is_due(last[ITERATIONS], at_the_end=at_the_end):
-            return
-        began = time.perf_counter()
-        last["evaluation"] = self.evaluation(read_runner(), self.view.env_params)
-        self.call("on_evaluate_end", last["evaluation"], read_runner)
-        last["timers"]["evaluation"] = time.perf_counter() - began
-
-    def check_waits(self) -> None:
-        """Refuses an environment whose agents wait without declaring it."""
-        if found := undeclared_wait(self._results):
-            iteration = self._results[found[0]][ITERATIONS]
-            raise UsageError(f"trial {self.trial.name}, iteration {iteration}: {found[1]}")
-
-    def tell(self, read_runner: Callable[[], RunnerState], *, at_the_end: bool) -> int:
-        """Passes each result to the hooks; returns how many count, fewer if a hook ended the trial.
+    def settle(self, result: Result, *, is_stopped: bool) -> None:
+        """Takes the result that the trial's state has led to, for its callbacks.
 
         Args:
-            at_the_end: whether the trial ends with the last of these.
+            is_stopped: whether it has met a criterion, or has diverged.
         """
-        for i, result in enumerate(self._results, start=1):
-            self.call("on_train_result", result, read_runner)
-            self.ended = bool(result["done"])
-            result["done"] = self.ended or (at_the_end and i == len(self._results))
-            if self.ended:
-                self._results = self._results[:i]
-                self._reach()
-                break
-        return len(self._results)
+        self.view.last_result, self.view.lifetime = result, Lifetime.after(result)
+        is_over = is_stopped or result[ITERATIONS] >= self.last
+        self._end = result[ITERATIONS] if is_over else None
 
-    def _reach(self) -> None:
-        """The trial's last result, which hooks see also while they receive earlier ones."""
-        if self._results:
-            self.view.last_result = self._results[-1]
-            self.view.lifetime = Lifetime.after(self._results[-1])
+    def snapshot(self, runner: RunnerState) -> Snapshot:
+        """The contents of the trial's checkpoint."""
+        numbers, hooks = self.trial.numbers, states_of(self.hooks)
+        return Snapshot(runner, *numbers, self.lifetime, self.last_result, hooks)
 
-    def write(self) -> None:
-        """Logs the chunk's results."""
-        if self._logs is not None:
-            self._logs.write(self._results)
-        self._results = []
+    def _is_last(self, result: Result) -> bool:
+        return result[ITERATIONS] == self._end
 
-    def flush(self) -> None:
-        """Hands everything logged so far to the operating system."""
-        if self._logs is not None:
-            self._logs.flush()
+    def _evaluate(self) -> Result:
+        evaluation = self.evaluation(self.callbacks.read_runner(), self.view.env_params)
+        self.callbacks.call("on_evaluate_end", evaluation)
+        return evaluation
 
-    def close(self, read_runner: Callable[[], RunnerState] | None = None) -> None:
-        """The trial is finished: tells its hooks, and ends its logs."""
-        self.call("on_train_end", self.last_result, read_runner)
-        self.close_logs()
+    @contextlib.contextmanager
+    def showing(self, runner: RunnerState) -> Iterator[None]:
+        """A context in which callbacks can read a state between two chunks."""
+        self.callbacks.read_runner = lambda: runner
+        try:
+            yield
+        finally:
+            self.callbacks.read_runner = None
 
-    def close_logs(self) -> None:
-        if self._logs is not None:
-            self._logs.close()
-
-    def call(
-        self, hook: str, value: Any, read_runner: Callable[[], RunnerState] | None = None
-    ) -> None:
-        """Calls a hook of all callbacks."""
-        with _telling, self.view.showing(read_runner):
-            self.callbacks.call(hook, value)
+    def close(self) -> None:
+        """The trial is finished: tells its callbacks, and ends its logs."""
+        self.callbacks.call("on_train_end", self.last_result)
+        self.logs.close()
 
 
-@dataclasses.dataclass(frozen=True)
-class Turn:
-    """A chunk of a batch."""
+class TrialLoop:
+    """The program of several trials, and where they stand.
 
-    state: State
-    numbers: Numbers  # with new last updates for trials that a hook ended
-    seen: Seen
-    moved: np.ndarray  # i64[S]  updates of each member
-    seconds: float
-
-
-def advance(
-    members: VmappedTrials,
-    state: State,
-    numbers: Numbers,
-    count: int,
-    reporters: Sequence[Reporter],
-) -> Turn:
-    """At most `count` updates of a batch, reported; members beyond the reporters only fill it up.
-
-    A hook that sets `result["done"]` ends its trial in that very iteration: the chunk is computed
-    again with that as the trial's last update, which gives all others the same numbers.
+    Args:
+        reporters: of the members; those beyond them only fill the program up.
+        stop_asked: returns whether training is to stop before the next chunk.
     """
-    updates = np.array(state.runner.num_updates)
-    before = _copied(state) if any(reporter.may_end for reporter in reporters) else None
-    began = time.perf_counter()
-    state, seen = members.chunk(state, numbers, count)
-    seconds = time.perf_counter() - began
-    moved = np.array(state.runner.num_updates) - updates
-    metrics, diverged = jax.tree.map(np.asarray, (on_first_device(seen.metrics), state.diverged))
-    for i, reporter in enumerate(reporters):
-        share = seconds * float(moved[i] / max(1, moved.max()))
-        rows = jax.tree.map(lambda leaf, i=i: leaf[:, i], metrics)
-        reporter.compute(rows, int(moved[i]), share)
-        reporter.check_waits()
-        if diverged[i] and not reporter.bad:
-            reporter.note_bad(rows, int(moved[i]))
-    kept = _tell(state, reporters)
-    ended = [i for i, reporter in enumerate(reporters) if reporter.ended and moved[i]]
-    if ended:
-        last = np.array(numbers.last)
-        last[ended] = kept[ended] + updates[ended]
-        numbers = numbers.replace(last=last)
-    if any(kept[i] < moved[i] for i in ended):
-        state, seen = members.chunk(before, numbers, count)
-        moved[ended] = kept[ended]
-    for i in ended:
-        reporters[i].evaluate(_reader(state, i), at_the_end=True)
-    for reporter in reporters:
-        reporter.write()
-    return Turn(state, numbers, seen, moved, seconds)
 
+    capacity = CAPACITY
 
-def _tell(state: State, reporters: Sequence[Reporter]) -> np.ndarray:
-    """Evaluates where due and calls the hooks; returns how many updates count, i64[reporters]."""
-    updates = np.asarray(state.runner.num_updates)
-    over = np.asarray(state.met) | np.asarray(state.diverged)
-    kept = []
-    for i, reporter in enumerate(reporters):
-        ends, read = bool(over[i]) or updates[i] >= reporter.last, _reader(state, i)
-        reporter.evaluate(read, at_the_end=ends)
-        kept.append(reporter.tell(read, at_the_end=ends))
-    return np.array(kept)
+    def __init__(
+        self,
+        program: VmappedTrials,
+        state: State,
+        numbers: Numbers,
+        reporters: Sequence[Reporter],
+        stop_asked: Callable[[], bool] = lambda: False,
+    ):
+        self.program, self.state, self.members = program, state, reporters
+        self.numbers = numbers  # with the last updates of trials that a callback ended
+        self.stop_asked = stop_asked
+        self.seen: Seen | None = None  # of the last chunk
+        self.moved = np.zeros(len(numbers.last), np.int64)  # updates of each member in it
+        self.seconds = 0.0  # that it took
+        self._before: State | None = None  # the state that the last chunk began with
+        self._count = 0  # updates that it was asked for
 
+    @property
+    def iteration(self) -> int:
+        return int(np.max(self.state.runner.num_updates))
 
-def _reader(state: State, member: int) -> Callable[[], RunnerState]:
-    """A function that gives a member's own state."""
-    return lambda: _member(on_first_device(state.runner), np.int32(member))
+    @property
+    def iterations_left(self) -> int:
+        left = np.asarray(self.numbers.last) - np.asarray(self.state.runner.num_updates)
+        return int(np.max(left, initial=0, where=~done_members(self.state, self.numbers)))
+
+    @property
+    def seconds_per_update(self) -> float | None:
+        return None if self.seen is None else self.seconds / max(1, self.moved.max())
+
+    def compute(self, count: int) -> list[Chunk]:
+        updates = np.array(self.state.runner.num_updates)
+        may_end = any(reporter.may_end for reporter in self.members)
+        self._before = _copied(self.state) if may_end else None
+        self._count, began = count, time.perf_counter()
+        self.state, self.seen = self.program.chunk(self.state, self.numbers, count)
+        self.seconds = time.perf_counter() - began
+        self.moved = np.array(self.state.runner.num_updates) - updates
+        shown = on_first_device(self.seen.metrics), self.state.diverged
+        metrics, diverged = jax.tree.map(np.asarray, shown)
+        chunks = []
+        for i, reporter in enumerate(self.members):
+            rows = jax.tree.map(lambda leaf, i=i: leaf[:, i], metrics)
+            moved, share = int(self.moved[i]), self.moved[i] / max(1, self.moved.max())
+            reader = lambda i=i: _member(on_first_device(self.state.runner), np.int32(i))
+            chunks.append(reporter.chunk(rows, moved, self.seconds * float(share), reader))
+            if diverged[i] and not reporter.bad:
+                reporter.note_bad(rows, moved)
+        return chunks
+
+    def settle(self, chunks: Sequence[Chunk]) -> None:
+        counts = np.array([chunk.count for chunk in chunks])
+        cut = np.flatnonzero(counts < self.moved[: len(counts)])
+        if len(cut):
+            last, updates = np.array(self.numbers.last), np.array(self._before.runner.num_updates)
+            last[cut] = updates[cut] + counts[cut]
+            numbers, before = self.numbers.replace(last=last), self._before
+            self.state, self.seen = self.program.chunk(before, numbers, self._count)
+            self.moved[cut] = counts[cut]
+        is_stopped = np.asarray(self.state.met) | np.asarray(self.state.diverged)
+        for i, (reporter, chunk) in enumerate(zip(self.members, chunks, strict=True)):
+            if chunk.results:
+                reporter.settle(chunk.results[-1], is_stopped=bool(is_stopped[i]))
+
+    def conclude(self, chunks: Sequence[Chunk]) -> None:
+        last, updates = np.array(self.numbers.last), np.array(self.state.runner.num_updates)
+        for i, (reporter, chunk) in enumerate(zip(self.members, chunks, strict=True)):
+            reporter.callbacks.read_runner = None
+            if chunk.results and reporter.ended:
+                last[i] = updates[i]
+        self.numbers, self._before = self.numbers.replace(last=last), None
 
 
 # Programs of whole trees: array by array, each shape would compile one.

@@ -11,11 +11,10 @@ from jaxrl.core.errors import UsageError
 from jaxrl.core.fields import least_count
 from jaxrl.core.memory_limits import in_units
 from jaxrl.core.plan import laid_out
-from jaxrl.run.devices.compiled import CAPACITY
 from jaxrl.run.devices.mesh import stacked
 from jaxrl.run.divergence import with_source
-from jaxrl.run.every import chunk_length
 from jaxrl.run.logging.console import Progress, device_name, duration
+from jaxrl.run.loop import train
 from jaxrl.run.signals import StopSignal
 from jaxrl.run.stopping import LIMITS, check_stop, last_iteration
 from jaxrl.sweeps.lineage import Lineage
@@ -32,7 +31,7 @@ from jaxrl.sweeps.placement import (
     side_by_side,
 )
 from jaxrl.sweeps.population import Population, check_population
-from jaxrl.sweeps.reporting import Reporter, Turn, advance
+from jaxrl.sweeps.reporting import Reporter, TrialLoop
 from jaxrl.sweeps.results import Sweep
 from jaxrl.sweeps.sweep_folder import SweepFolder
 from jaxrl.sweeps.trial_state import TrialState, numbers_for, unstacked
@@ -110,7 +109,7 @@ class Scheduler:
                         break
         finally:
             for trial_state in self.trial_states.values():
-                trial_state.reporter.close_logs()
+                trial_state.reporter.logs.close()
             store.close()
             self.sweep.whole_seconds = time.perf_counter() - begin
         if self.population is not None and not self.trial_states:
@@ -258,27 +257,24 @@ class Scheduler:
         padding = -(-size // devices) * devices - len(batch)
         members, state, numbers = self._begin(number, batch, padding, rung, devices)
         population, reporters = self.population, [trial_state.reporter for trial_state in batch]
-        seconds_per_update, begin = None, time.perf_counter()
-        while not all(done_members(state, numbers)):
-            if self.stopping:
-                if population is not None:
-                    population.save(state, now=True)
-                return False
-            updates = int(np.max(state.runner.num_updates))
-            count = chunk_length(updates, seconds_per_update, CAPACITY, self.moments)
-            turn = advance(members, state, numbers, count, reporters)
-            state, numbers, scores = turn.state, turn.numbers, np.asarray(turn.seen.score)
+        loop = TrialLoop(members, state, numbers, reporters, lambda: self.stopping)
+        begin = time.perf_counter()
+        for _ in train(loop, self.moments):
+            scores = np.asarray(loop.seen.score)
             for i, trial_state in enumerate(batch):
-                trial_state.add_scores(scores[: turn.moved[i], i].tolist(), self.order.metric)
+                trial_state.add_scores(scores[: loop.moved[i], i].tolist(), self.order.metric)
             with self.figures:
-                self._show(number, batch, turn)
-            if population is not None and population.is_due(state, numbers):
-                state, numbers = population.perturb(state, numbers)
-                population.save(state)
-            seconds_per_update = turn.seconds / max(1, turn.moved.max())
+                self._show(number, batch, loop)
+            if population is not None and population.is_due(loop.state, loop.numbers):
+                loop.state, loop.numbers = population.perturb(loop.state, loop.numbers)
+                population.save(loop.state)
+        if loop.iterations_left:
+            if population is not None:
+                population.save(loop.state, now=True)
+            return False
         with self.figures:
             self.sweep.seconds += time.perf_counter() - begin
-        for trial_state, part in zip(batch, unstacked(state, len(batch)), strict=True):
+        for trial_state, part in zip(batch, unstacked(loop.state, len(batch)), strict=True):
             trial_state.state = part
         return True
 
@@ -327,9 +323,9 @@ class Scheduler:
             )
         return members
 
-    def _show(self, number: int, batch: Sequence[TrialState], turn: Turn) -> None:
+    def _show(self, number: int, batch: Sequence[TrialState], loop: TrialLoop) -> None:
         """A line on where a batch of the group stands."""
-        state, numbers, seconds, moved = turn.state, turn.numbers, turn.seconds, turn.moved
+        state, numbers, seconds, moved = loop.state, loop.numbers, loop.seconds, loop.moved
         updates, last = np.array(state.runner.num_updates), np.asarray(numbers.last)
         steps = batch[0].algorithm.num_env_steps
         scores = [trial_state.score for trial_state in batch if trial_state.score is not None]
@@ -353,13 +349,13 @@ class Scheduler:
             outcome, snapshot = trial_state.conclude()
             if outcome.status == DIVERGED:
                 outcome.reason = self._why_diverged(trial_state)
-            read_runner = lambda runner=snapshot.runner: runner
             if self.population is not None:
                 store.restate(outcome.trial, trial_state.algorithm, self.settings)
             written = store.record(outcome, trial_state.algorithm, self.settings, snapshot)
-            if written is not None:
-                trial_state.reporter.call("on_checkpoint", written, read_runner)
-            trial_state.reporter.close(read_runner)
+            with trial_state.reporter.showing(snapshot.runner):
+                if written is not None:
+                    trial_state.reporter.callbacks.call("on_checkpoint", written)
+                trial_state.reporter.close()
             self.sweep.outcomes.append(outcome)
             del self.trial_states[trial_state.trial.number]
 

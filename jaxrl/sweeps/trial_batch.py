@@ -13,15 +13,14 @@ from jaxrl.core.fields import flag
 from jaxrl.core.json_text import read_json
 from jaxrl.run.devices.compiled import CAPACITY
 from jaxrl.run.devices.mesh import stacked
-from jaxrl.run.hooks import states_of
+from jaxrl.run.loop import advance
 from jaxrl.run.results import Lifetime, Result, result_names
 from jaxrl.run.settings import RunSettings
 from jaxrl.run.storage import checkpoint, migrate, own_files
 from jaxrl.run.storage.json_lines import dumped
-from jaxrl.run.storage.run_state import Snapshot
 from jaxrl.sweeps.metric_readers import check_path, readers_of
 from jaxrl.sweeps.placement import most_that_fit
-from jaxrl.sweeps.reporting import Reporter, advance
+from jaxrl.sweeps.reporting import Reporter, TrialLoop
 from jaxrl.sweeps.saved_sweep import called_damaged
 from jaxrl.sweeps.sweep_folder import create_trial, keep_trial
 from jaxrl.sweeps.trial_state import numbers_for, unstacked
@@ -94,11 +93,12 @@ class TrialBatch:
             self._state = members.start(self._numbers)
         self.compile_seconds = members.compile_seconds
         self.seconds = 0.0
-        while count > 0 and not self.is_over:
+        loop = TrialLoop(members, self._state, self._numbers, self.reporters)
+        while count > 0 and loop.iterations_left:
             part = min(count, CAPACITY)
-            turn = advance(members, self._state, self._numbers, part, self.reporters)
-            self._state, self._numbers = turn.state, turn.numbers
-            self.seconds += turn.seconds
+            advance(loop, part)
+            self._state, self._numbers = loop.state, loop.numbers
+            self.seconds += loop.seconds
             count -= part
         return self.results
 
@@ -115,14 +115,11 @@ class TrialBatch:
         states = unstacked(self._state, len(self.trials))
         members = zip(self.trials, self.reporters, states, strict=True)
         for trial, reporter, state in members:
-            runner = state.runner
-            hooks = states_of([reporter.callbacks])
-            snapshot = Snapshot(
-                runner, *trial.numbers, reporter.lifetime, reporter.last_result, hooks
-            )
+            snapshot = reporter.snapshot(state.runner)
             create_trial(path / trial.name, trial, self.algorithm, self.settings)
             written = keep_trial(path / trial.name, trial, self.algorithm, self.settings, snapshot)
-            reporter.call("on_checkpoint", written, lambda runner=runner: runner)
+            with reporter.showing(state.runner):
+                reporter.callbacks.call("on_checkpoint", written)
         facts = {
             "lifetimes": [asdict(reporter.lifetime) for reporter in self.reporters],
             "diverged": self.diverged,
@@ -152,10 +149,9 @@ class TrialBatch:
         template = jax.eval_shape(self.algorithm.init, key, *trial.numbers)
         where = f"checkpoint {path / trial.name}"
         runner = checkpoint.filled(template, saved.arrays, "runner", where)
-        reporter.view.lifetime = Lifetime(**facts["lifetimes"][i])
-        reporter.view.last_result = facts["results"][i]
-        reporter.callbacks.restore(saved.facts["hooks"]["callbacks"])
-        reporter.ended = facts["ended"][i]
+        reached = Lifetime(**facts["lifetimes"][i]), facts["results"][i]
+        callbacks = saved.facts["hooks"]["callbacks"]
+        reporter.take_back(trial, *reached, callbacks, ended=facts["ended"][i])
         last = reporter.lifetime.training_iteration if reporter.ended else reporter.last
         diverged = facts["diverged"][i]
         flag("diverged", diverged)

@@ -11,7 +11,6 @@ import numpy as np
 from jaxrl.algorithms.base import Algorithm
 from jaxrl.core.types import is_key
 from jaxrl.run.devices.mesh import on_first_device, on_host, stacked
-from jaxrl.run.hooks import states_of
 from jaxrl.run.results import lookup
 from jaxrl.run.storage.run_state import Snapshot
 from jaxrl.sweeps.metric_readers import EVALUATION
@@ -69,14 +68,12 @@ class TrialState:
 
     def conclude(self) -> tuple[TrialResult, Snapshot]:
         """The result of the trial, and the contents of its checkpoint."""
-        (hypers, env_params), steps = self.trial.numbers, self.algorithm.num_env_steps
-        lifetime, result = self.reporter.lifetime, self.reporter.last_result
+        steps, result = self.algorithm.num_env_steps, self.reporter.last_result
         if result is not None:
             result["done"] = True
         curve = [steps * (i + 1) for i in range(len(self.scores))], self.scores
         outcome = TrialResult(self.trial, self.status, result, self.score, curve)
-        hooks = states_of([self.reporter.callbacks])
-        return outcome, Snapshot(self.state.runner, hypers, env_params, lifetime, result, hooks)
+        return outcome, self.reporter.snapshot(self.state.runner)
 
 
 def numbers_for(trials: Sequence[Trial], lasts: Sequence[int], goals: Sequence[float]) -> Numbers:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import jaxrl
-from jaxrl.run.training_loop import TrainingLoop
+from jaxrl.run import loop
 from tests.outside.jax_vector import config_outside
 from tests.probes import SMALL_CARTPOLE
 
@@ -85,18 +85,18 @@ def test_a_rollout_that_fails_ends_the_run_with_a_checkpoint(tmp_path, monkeypat
     made = []
     config = config_outside(CONFIG, made)
     trainer = jaxrl.Trainer(config, run_dir=tmp_path / "run", quiet=True, pictures=False, sync=True)
-    advance = TrainingLoop.advance
+    advance = loop.advance
 
-    def advance_and_break(loop, *arguments):
-        results = advance(loop, *arguments)
+    def advance_and_break(*arguments):
+        chunks = advance(*arguments)
 
         def broken(part):
             raise RuntimeError("failed 21 times")
 
         made[0].receive = broken
-        return results
+        return chunks
 
-    monkeypatch.setattr(TrainingLoop, "advance", advance_and_break)
+    monkeypatch.setattr(loop, "advance", advance_and_break)
     with trainer, pytest.raises(RuntimeError, match="failed 21 times"):
         trainer.fit()
     assert made[0].is_closed

@@ -20,7 +20,7 @@ def moments(monkeypatch, interval, *, compiling, seconds):
     manager = checkpointing.CheckpointManager(trainer, recorder, writes=True)
     for second in range(seconds):
         clock.now = compiling + second
-        manager.after(Chunk(MagicMock(), [{}], None, MagicMock()))
+        manager.after(Chunk([{}], 1, MagicMock()))
     return saved
 
 
