@@ -48,7 +48,9 @@ from jaxrl.replay.replay import replay
 from jaxrl.rllib.translation import Translation, from_rllib
 from jaxrl.run.callbacks import Callbacks
 from jaxrl.run.devices.compile_cache import use_compile_cache
+from jaxrl.run.every import Every
 from jaxrl.run.health import Diverged
+from jaxrl.run.hooks import Hook
 from jaxrl.run.inference.policy import Policy
 from jaxrl.run.logging.loggers import Logger
 from jaxrl.run.logging.run_results import Run, load_run
@@ -67,6 +69,8 @@ __all__ = [
     "Curriculum",
     "Diverged",
     "Environment",
+    "Every",
+    "Hook",
     "Learner",
     "LevelsBySuccess",
     "Logger",

@@ -23,7 +23,7 @@ GROUPS = {
     "observations and actions": "ignore_observations observation_filter free_log_std explore",
     "network": "model conv_filters",
     "memory": "use_lstm",
-    "episodes": "callbacks sampling_interval metrics_num_episodes_for_smoothing",
+    "episodes": "callbacks sampling_interval hooks metrics_num_episodes_for_smoothing",
     "runs, checkpoints and resume": "run_dir trust checkpoint_interval_s",
     "environments outside JAX": "workers",
     "evaluation": "evaluation_interval",

@@ -45,12 +45,12 @@ from jaxrl.run.settings import RunSettings
 from jaxrl.run.stopping import LIMITS, check_goal, unmet
 from jaxrl.run.storage import checkpoint
 from jaxrl.run.storage.config_file import (
-    check_saved_loggers,
+    NAMED_BY_RUNS,
+    check_saved_parts,
     import_named,
     names_module,
     read_class,
     read_config,
-    saved_loggers,
 )
 from jaxrl.run.storage.runs import CURVES, EPISODE, PAGE
 from jaxrl.run.trainer import Trainer
@@ -391,9 +391,8 @@ def _saved(
     facts = _facts(path)
     changes = only(options, NAMING)
     base = read_config(facts, "jaxrl.Trainer.from_checkpoint", changes=changes, trust=trust)
-    if "loggers" not in settings:
-        check_saved_loggers(saved_loggers(facts), trust=trust)
-    named = [*changes.values(), settings.get("loggers", ())]
+    check_saved_parts(facts, settings, trust=trust)
+    named = [*changes.values(), *(settings.get(name, ()) for name in NAMED_BY_RUNS)]
     if not trust and any(map(names_module, named)):
         import_named(base, changes)
         find_modules_here(last=True)

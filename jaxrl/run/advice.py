@@ -5,7 +5,12 @@ from pathlib import Path
 from typing import Any
 
 from jaxrl.run.command_line import command
-from jaxrl.run.storage.config_file import asks_for_trust, function_of_env, saved_object
+from jaxrl.run.storage.config_file import (
+    NAMED_BY_RUNS,
+    asks_for_trust,
+    function_of_env,
+    saved_object,
+)
 
 
 def to_evaluate(folder: str | Path, facts: Mapping[str, Any]) -> str:
@@ -22,7 +27,7 @@ def to_resume(folder: str | Path, facts: Mapping[str, Any], *more: object) -> st
         more: flags that the command needs besides.
     """
     if lacks := saved_object(facts, to_play=False):
-        again = "loggers=[...]" if lacks == "loggers" else "config=..."
+        again = f"{lacks}=[...]" if lacks in NAMED_BY_RUNS else "config=..."
         return f"jaxrl.Trainer.from_checkpoint({str(folder)!r}, {again})"
     if function := function_of_env(facts):  # a file may not name a function that is called
         more = "--env", function, *more

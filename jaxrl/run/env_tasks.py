@@ -50,6 +50,7 @@ class EnvTasks(Hook):
             trainer.env_params = jax.tree.unflatten(jax.tree.structure(trainer.env_params), values)
 
     def result_names(self) -> list[str]:
+        """The paths of the numbers that it adds to results."""
         return [PATH + name for name in _scalars(self.trainer.env_params)]
 
     def keep(self, results: list[Result]) -> int:

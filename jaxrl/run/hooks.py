@@ -9,13 +9,14 @@ from typing import Any
 import jax
 
 from jaxrl.core.errors import UsageError
+from jaxrl.core.trust import Kind
 from jaxrl.core.types import PyTree
 from jaxrl.rollout.episode_callbacks import EPISODE_HOOK
 from jaxrl.run.every import Every
 from jaxrl.run.health import Diverged, HealthMonitor, first_bad, undeclared_wait
 from jaxrl.run.results import ITERATIONS, Result
+from jaxrl.run.snapshot import Snapshot
 from jaxrl.run.stopping import met
-from jaxrl.run.storage.run_state import Snapshot
 
 FIRST_AGAIN = 2**30  # numbers of sampled episodes start again there
 
@@ -39,6 +40,8 @@ class Chunk:
 class Hook:
     """Work of the host after each chunk; every method may be left out.
 
+    Those of the setting `hooks` have the trainer as `self.trainer`, and are called after callbacks.
+
     A method is called for all hooks of a run, in their order, before the next method is:
 
     1. `keep`, which sees the numbers alone, and may add to them. Then the state after the
@@ -49,13 +52,9 @@ class Hook:
     """
 
     name = ""  # of its state in checkpoints
-    every = Every()  # the moments that chunks end at
+    every = Every()  # chunks end at these moments; whoever acts then asks `every.is_due(iteration)`
     is_record = False  # whether it keeps what was trained, whatever another hook raises
     adds_to_each = False  # whether `look` may change other results than the last one
-
-    def result_names(self) -> list[str]:
-        """The paths of the numbers that it adds to results, for stop criteria and logs."""
-        return []
 
     def keep(self, results: list[Result]) -> int:
         """The number of a chunk's results that count; the state becomes the one after the last.
@@ -79,6 +78,13 @@ class Hook:
 
     def restore(self, state: Any) -> None:
         """Takes back what `state` gave, when a run is resumed."""
+
+
+def _is_hook(found: Any) -> bool:
+    return isinstance(found, Hook) or (isinstance(found, type) and issubclass(found, Hook))
+
+
+HOOK = Kind("hook", "jaxrl.hooks", "a class derived from jaxrl.Hook", _is_hook)
 
 
 def states_of(hooks: Iterable[Hook]) -> dict[str, Any]:

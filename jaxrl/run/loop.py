@@ -17,8 +17,8 @@ from jaxrl.run.every import Every, chunk_length
 from jaxrl.run.hooks import Chunk, Hook
 from jaxrl.run.processes import Processes
 from jaxrl.run.results import Result, iteration_results, recent_episodes
+from jaxrl.run.snapshot import Snapshot
 from jaxrl.run.stopping import last_iteration
-from jaxrl.run.storage.run_state import Snapshot
 
 
 class Member(Protocol):

@@ -24,11 +24,12 @@ from jaxrl.run.logging.loggers import Logs, RunStart
 from jaxrl.run.logging.panels import panels_of
 from jaxrl.run.results import ENV_STEPS, ITERATIONS, Lifetime, Result
 from jaxrl.run.settings import RunSettings
+from jaxrl.run.snapshot import Snapshot
 from jaxrl.run.storage import checkpoint, own_files
 from jaxrl.run.storage.checkpoint import CHECKPOINTS
 from jaxrl.run.storage.run_folder import RunFolderLock
 from jaxrl.run.storage.run_folder import read as read_folder
-from jaxrl.run.storage.run_state import Snapshot, state_facts, state_tree
+from jaxrl.run.storage.run_state import state_facts, state_tree
 from jaxrl.run.storage.runs import CURVES, EPISODE, METRICS, PAGE
 
 if TYPE_CHECKING:

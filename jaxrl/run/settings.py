@@ -22,6 +22,7 @@ from jaxrl.core.fields import (
     thawed,
 )
 from jaxrl.run.every import Every
+from jaxrl.run.hooks import HOOK
 from jaxrl.run.logging.loggers import LOGGER, check_loggers, saved_form
 from jaxrl.run.results import RETURN
 
@@ -50,6 +51,14 @@ def _runs(name: str, value: Any) -> None:
 def _devices(name: str, value: Any) -> None:
     if value != "auto":
         count()(name, value)
+
+
+@words.written(words.or_none(words.several, tuple), "MODULE:CLASS")
+def _hooks(name: str, entries: Any) -> None:
+    if entries:
+        from jaxrl.run.user_hooks import check_entries
+
+        check_entries(entries)
 
 
 def _workers(name: str, value: Any) -> None:
@@ -121,6 +130,13 @@ class RunSettings:
         count(optional=True),
     )
     sampling_duration: int = setting(1, "whole episodes of one sampling", count())
+    hooks: Any = setting(
+        (),
+        "work of the host after chunks of training, in order: module:Class; see jaxrl.Hook",
+        _hooks,
+        read=several,
+        kind=HOOK,
+    )
     output: Any = setting(
         None,
         "folder that the played episodes are written to, as Parquet files; None: none",
@@ -208,6 +224,7 @@ class RunSettings:
             **values,
             **{name: thawed(values[name]) for name in mappings},
             "loggers": saved_form(self.loggers),
+            "hooks": saved_form(self.hooks),
             "output": None if self.output is None else str(self.output),
         }
 
@@ -252,6 +269,7 @@ class RunKeywords(TypedDict, total=False):
     evaluation_max_steps: int
     sampling_interval: int | None
     sampling_duration: int
+    hooks: Any
     output: Any
     output_share: float
     loggers: Any

@@ -20,7 +20,6 @@ from jaxrl.core.types import PyTree
 from jaxrl.rollout.episode_callbacks import resolve_callbacks
 from jaxrl.run.callbacks import HostCallbacks
 from jaxrl.run.checkpointing import BestState, CheckpointManager
-from jaxrl.run.command_line import from_here
 from jaxrl.run.devices.compiled import CompiledAlgorithm, Program, program_for
 from jaxrl.run.devices.memory_usage import memory_line, peak_of
 from jaxrl.run.devices.mesh import settled
@@ -49,11 +48,12 @@ from jaxrl.run.processes import agreed, processes, together
 from jaxrl.run.results import Lifetime, Result, Session, lookup, result_names
 from jaxrl.run.settings import RunKeywords, RunSettings
 from jaxrl.run.signals import StopSignal
+from jaxrl.run.snapshot import Snapshot
 from jaxrl.run.stopping import LIFETIME_STEPS, LIMITS, check_stop, criteria_of, last_iteration, met
 from jaxrl.run.storage import run_folder
-from jaxrl.run.storage.config_file import check_output, check_saved_loggers, read_config
+from jaxrl.run.storage.config_file import check_output, check_saved_parts, read_config
 from jaxrl.run.storage.dtypes import typed_like
-from jaxrl.run.storage.run_state import Snapshot, facts_of
+from jaxrl.run.storage.run_state import facts_of
 
 if TYPE_CHECKING:
     from jaxrl.outside.host_program import HostProgram
@@ -222,6 +222,7 @@ class Trainer(PolicyAccess, EpisodeAccess, TrainerResults):
         Raises:
             UsageError: no such checkpoint, a damaged one, or one that does not fit; what differs.
         """
+        from jaxrl.run.command_line import from_here
         from jaxrl.run.resume import read_run
 
         flag("strict", strict)
@@ -236,8 +237,7 @@ class Trainer(PolicyAccess, EpisodeAccess, TrainerResults):
         known = RunSettings.__dataclass_fields__  # a file may name others, such as `quiet`
         kept = {name: value for name, value in saved.run_settings().items() if name in known}
         settings = {**kept, **run_settings}
-        if "loggers" in kept and "loggers" not in run_settings:
-            check_saved_loggers(kept["loggers"], trust=trust)
+        check_saved_parts(saved.facts, run_settings, trust=trust)
         if "output" not in run_settings:
             check_output(saved.facts, saved.folder, trust=trust)
         return cls(config, run_dir=run_dir, quiet=quiet, _saved=saved, **settings)
@@ -438,6 +438,10 @@ class Trainer(PolicyAccess, EpisodeAccess, TrainerResults):
         evaluating = Evaluating(self.settings.evaluations, self.evaluate, self.criteria.are_met)
         hooks = [] if self.tasks is None else [self.tasks]
         hooks += [self.criteria, evaluating, Sampling(self), self.callbacks]
+        if self.settings.hooks:
+            from jaxrl.run.user_hooks import hooks_of
+
+            hooks += hooks_of(self, [self.callbacks.name])
         return [*hooks, self.health, self.output, Remembering(self)]
 
     def result_names(self) -> list[str]:
@@ -448,7 +452,7 @@ class Trainer(PolicyAccess, EpisodeAccess, TrainerResults):
         evaluated = self.settings.evaluation_interval is not None
         told = {"evaluated": evaluated, "session": self.session, "lifetime": self.lifetime}
         names = result_names(self.algorithm, self.executable.metrics, **told)
-        added = [name for hook in self.hooks for name in hook.result_names()]
+        added = [] if self.tasks is None else self.tasks.result_names()
         return list(dict.fromkeys((*names, *added)))
 
     def _prepare(self, stop: Mapping[str, float]) -> None:

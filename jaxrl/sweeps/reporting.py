@@ -25,8 +25,8 @@ from jaxrl.run.logging.loggers import Logs, RunStart
 from jaxrl.run.processes import SingleProcess
 from jaxrl.run.results import ITERATIONS, Lifetime, Result, iteration_results, result_names
 from jaxrl.run.settings import RunSettings
+from jaxrl.run.snapshot import Snapshot
 from jaxrl.run.storage.config_file import config_facts
-from jaxrl.run.storage.run_state import Snapshot
 from jaxrl.sweeps.trial_view import TrialView
 from jaxrl.sweeps.trials import Trial
 from jaxrl.sweeps.vmapped import Numbers, Seen, State, VmappedTrials, done_members

@@ -19,9 +19,8 @@ from jaxrl.run.results import return_path
 from jaxrl.run.storage import checkpoint, runs
 from jaxrl.run.storage.config_file import (
     check_names,
-    check_saved_loggers,
+    check_saved_parts,
     read_config,
-    saved_loggers,
 )
 from jaxrl.sweeps.options import SweepOptions
 from jaxrl.sweeps.population_based_training import PopulationBasedTraining
@@ -172,11 +171,12 @@ def resume_sweep(
                 config = read_config(plan, "jaxrl.resume_sweep", trust=trust)
             for saved in plan["trials"]:
                 check_names(type(config), saved["settings"], trust=trust)
-            lost = [entry["object"] for entry in saved_loggers(plan) if isinstance(entry, dict)]
+            loggers = plan["run_settings"].get("loggers", ())
+            lost = [entry["object"] for entry in loggers if isinstance(entry, dict)]
             if lost:
-                kept = [entry for entry in saved_loggers(plan) if not isinstance(entry, dict)]
+                kept = [entry for entry in loggers if not isinstance(entry, dict)]
                 plan["run_settings"]["loggers"] = kept
-            check_saved_loggers(saved_loggers(plan), trust=trust)
+            check_saved_parts(plan, trust=trust)
             trials = [
                 trial
                 for saved in plan["trials"]

@@ -24,11 +24,12 @@ from jaxrl.algorithms.base import Algorithm
 from jaxrl.core.errors import UsageError, brief, one_line, require
 from jaxrl.run.logging.text_logs import start_after
 from jaxrl.run.settings import RunSettings
+from jaxrl.run.snapshot import Snapshot
 from jaxrl.run.storage import checkpoint, own_files, run_folder, runs
 from jaxrl.run.storage.checkpoint import CHECKPOINTS
 from jaxrl.run.storage.config_file import asks_for_trust, config_facts
 from jaxrl.run.storage.json_lines import dumped
-from jaxrl.run.storage.run_state import Snapshot, facts_of, state_facts, state_tree
+from jaxrl.run.storage.run_state import facts_of, state_facts, state_tree
 from jaxrl.run.storage.runs import CURVES, PLAN, RESULTS, TRIALS
 from jaxrl.sweeps import lineage_plots, plots, saved_sweep
 from jaxrl.sweeps.outcomes import TrialResult

@@ -12,7 +12,7 @@ from jaxrl.algorithms.base import Algorithm
 from jaxrl.core.types import is_key
 from jaxrl.run.devices.mesh import on_first_device, on_host, stacked
 from jaxrl.run.results import lookup
-from jaxrl.run.storage.run_state import Snapshot
+from jaxrl.run.snapshot import Snapshot
 from jaxrl.sweeps.metric_readers import EVALUATION
 from jaxrl.sweeps.outcomes import DIVERGED, DROPPED, STOPPED, TERMINATED, TrialResult
 from jaxrl.sweeps.reporting import Reporter

@@ -115,6 +115,8 @@ FORGERIES = {  # of the run's facts; "COMMAND" is a shell command
     "callbacks, further down": {"config": {"callbacks": [["evil:Thing", {}]]}},
     "optimizer": {"config": {"optimizer": "evil:function"}},
     "loggers": {"run_settings": {"evaluation_seed": 0, "loggers": ["jsonl", "evil:Thing"]}},
+    "hooks": {"run_settings": {"evaluation_seed": 0, "hooks": ["evil:Thing"]}},
+    "hooks, one": {"run_settings": {"evaluation_seed": 0, "hooks": "evil:Thing"}},
     "a policy's model": {"config": {"per_policy": {"pol1": {"model": "evil:Thing"}}}},
     "a policy's optimizer": {"config": {"per_policy": {"pol1": {"optimizer": "evil:function"}}}},
     "a policy's model, in pairs": {"config": {"per_policy": [["pol1", [["model", "evil:Thing"]]]]}},

@@ -143,9 +143,9 @@ def check_loggers(name: str, entries: Iterable[Any]) -> None:
 
 
 def saved_form(entries: Iterable[Any]) -> list[Any]:
-    """The setting `loggers` as a file holds it: names, and {"object": name} where no name will do.
+    """The setting `loggers` or `hooks` for a file: names, and {"object": name} without one.
 
-    `jaxrl.run.storage.config_file.check_saved_loggers` reads it.
+    `jaxrl.run.storage.config_file.check_saved_parts` reads it.
     """
     return [
         entry if isinstance(entry, str) else name_of(entry) or {"object": _path_of(entry)}

@@ -20,7 +20,7 @@ from jaxrl.core.registry import ENVIRONMENT, announced_name, constructor_of
 from jaxrl.core.trust import Kind, Named, arguments_of, check_name, load, name_of, parse_name
 from jaxrl.rollout.episode_callbacks import CALLBACKS
 from jaxrl.rollout.policy_map import policies_that_learn
-from jaxrl.run.logging.loggers import LOGGER
+from jaxrl.run.settings import RunSettings
 
 CONFIGURATION = Kind(
     "configuration class",
@@ -28,6 +28,11 @@ CONFIGURATION = Kind(
     "a configuration such as PPOConfig",
     lambda found: isinstance(found, type) and issubclass(found, AlgorithmConfig),
 )
+NAMED_BY_RUNS: dict[str, Kind] = {  # {setting of a run: the kind of its entries}
+    field.name: field.metadata["kind"]
+    for field in dataclasses.fields(RunSettings)
+    if field.metadata["kind"] is not None
+}
 
 
 def config_facts(config: Any, policies: Mapping[str, tuple[str, ...]]) -> dict[str, Any]:
@@ -248,19 +253,26 @@ def check_output(facts: Mapping[str, Any], folder: str | Path | None, *, trust: 
         )
 
 
-def check_saved_loggers(entries: Any, *, trust: bool) -> None:
-    """Refuses the loggers that a run's file names where they need `trust`, or were objects.
+def check_saved_parts(
+    facts: Mapping[str, Any], given: Collection[str] = (), *, trust: bool
+) -> None:
+    """Refuses loggers and hooks that a run's file names where they need `trust`, or were objects.
+
+    Args:
+        given: settings that replace those of the file.
 
     Raises:
         UsageError: see `jaxrl.core.trust.check_name`; nothing was imported.
     """
-    for entry in entries if isinstance(entries, list | tuple) else [entries]:
-        if isinstance(entry, dict):
+    for name, entry in _saved_parts(facts):
+        if isinstance(entry, dict) and name not in given:
             raise UsageError(
-                f"the run's loggers hold an object, {entry.get('object')!s:.80}, which no file can "
-                "hold: give loggers again, such as loggers=[...] in Python or --loggers jsonl"
+                f"the run's {name} hold an object, {entry.get('object')!s:.80}, which no file can "
+                f"hold: give {name} again, such as {name}=[...] in Python or --{name} module:Class"
             )
-        check_name(LOGGER, entry, "the run's logger", trust=trust)
+        if name not in given:
+            kind = NAMED_BY_RUNS[name]
+            check_name(kind, entry, f"the run's {kind.name}", trust=trust)
 
 
 def asks_for_trust(
@@ -272,8 +284,7 @@ def asks_for_trust(
     try:
         if not to_play:
             check_output(facts, folder, trust=False)
-            named = [entry for entry in saved_loggers(facts) if isinstance(entry, str)]
-            check_saved_loggers(named, trust=False)
+            check_saved_parts(facts, object_parts(facts), trust=False)
         check_names(read_class(facts.get("config_class"), "", trust=False), values, trust=False)
     except UsageError:
         return True
@@ -284,13 +295,21 @@ def saved_object(facts: dict[str, Any], *, to_play: bool) -> str | None:
     """The first setting that was an object, which playing and resuming need; or None."""
     values, objects = _checked_facts(facts)
     values = _without(values, {*ONLY_TRAINING, "callbacks"}) if to_play else values
-    loggers = not to_play and any(isinstance(entry, dict) for entry in saved_loggers(facts))
-    return _first_object(values, objects, {}, None) or ("loggers" if loggers else None)
+    parts = [] if to_play else object_parts(facts)
+    return _first_object(values, objects, {}, None) or next(iter(parts), None)
 
 
-def saved_loggers(facts: Mapping[str, Any]) -> Any:
-    """The loggers of a run, or of a sweep's trials, as its file names them."""
-    return facts.get("run_settings", {}).get("loggers", ())
+def object_parts(facts: Mapping[str, Any]) -> list[str]:
+    """The settings of a run by which it had loggers or hooks that no file can hold."""
+    return [name for name, entry in _saved_parts(facts) if isinstance(entry, dict)]
+
+
+def _saved_parts(facts: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """(setting, entry) of each logger and hook of a run, as its file names them."""
+    for name in NAMED_BY_RUNS:
+        entries = facts.get("run_settings", {}).get(name, ())
+        for entry in entries if isinstance(entries, list | tuple) else [entries]:
+            yield name, entry
 
 
 def saved_numbers(facts: dict[str, Any], config: Any) -> Any:

@@ -2,32 +2,21 @@
 
 import json
 from dataclasses import asdict
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 
-from jaxrl.algorithms.base import Algorithm, RunnerState
+from jaxrl.algorithms.base import Algorithm
 from jaxrl.core.spaces import to_json
 from jaxrl.core.types import PyTree
 from jaxrl.models.policy_spec import PolicySpec
 from jaxrl.run.devices.joined import num_processes
 from jaxrl.run.devices.mesh import on_host
 from jaxrl.run.logging.panels import panel_facts
-from jaxrl.run.results import Lifetime, Result
+from jaxrl.run.snapshot import Snapshot
 from jaxrl.run.storage import run_folder
 from jaxrl.run.storage.config_file import config_facts
 from jaxrl.run.storage.json_lines import dumped
-
-
-class Snapshot(NamedTuple):
-    """The whole state of a run between two chunks; its arrays are never written to."""
-
-    runner: RunnerState
-    hypers: PyTree
-    env_params: PyTree
-    lifetime: Lifetime
-    result: Result | None  # of its last iteration
-    hooks: dict[str, Any]  # their own states, by their names
 
 
 def state_facts(
