@@ -24,7 +24,7 @@ from jaxrl.run.devices.mesh import split_cpu
 from jaxrl.run.results import RETURN, Result, flatten, lookup
 from jaxrl.sweeps.space import settings_of
 from jaxrl.sweeps.trial_batch import NOT_CALLED, TrialBatch
-from jaxrl.sweeps.trial_view import check_hooks
+from jaxrl.sweeps.trial_view import check_callbacks
 from jaxrl.sweeps.trials import Trial, applied, held_outside, trials_of, unreached
 
 NAN = float("nan")
@@ -137,7 +137,7 @@ class Plan:
             )
         count()("iterations", self.iterations)
         count()("devices", self.devices)
-        check_hooks(self.config, never=NOT_CALLED)
+        check_callbacks(self.config, never=NOT_CALLED)
         if name := held_outside([self.trials({})[0].config]):
             raise UsageError(
                 f"a trial of Ray Tune trains its members in one program, which {name} cannot be "

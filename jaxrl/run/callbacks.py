@@ -3,11 +3,15 @@
 import json
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
+from jaxrl.algorithms.base import Algorithm, RunnerState
+from jaxrl.algorithms.config import AlgorithmConfig
 from jaxrl.core.errors import UsageError, brief, reason_of
 from jaxrl.core.json_text import why_unreadable
 from jaxrl.core.number_types import flag_in
+from jaxrl.core.types import AgentId, PolicyId, PyTree
+from jaxrl.models.policy_spec import PolicyWeights
 from jaxrl.rollout.episode_callbacks import (
     EPISODE_HOOK,
     EpisodeCallbacks,
@@ -16,7 +20,11 @@ from jaxrl.rollout.episode_callbacks import (
     has_hook,
 )
 from jaxrl.run.hooks import Hook
-from jaxrl.run.results import Result
+from jaxrl.run.results import Lifetime, Result
+from jaxrl.run.settings import RunSettings
+
+if TYPE_CHECKING:
+    from jaxrl.run.inference.policy import Policy
 
 
 class Callbacks(EpisodeCallbacks):
@@ -28,8 +36,8 @@ class Callbacks(EpisodeCallbacks):
     host's. An instance stays itself.
 
     In a sweep and in Ray Tune the host hooks are called for each trial; in place of the trainer
-    they get a view of the trial, without what only a trainer has (`save`, `evaluate` ...). Hooks
-    that use that are refused by name. Trials outside JAX are separate runs, and have trainers.
+    they get a view of the trial, without what only a trainer has (`save`, `evaluate` ...), which is
+    refused by name when it is used. Trials outside JAX are separate runs, and have trainers.
     """
 
     def on_train_result(self, trainer: Any, result: Result) -> None:
@@ -55,6 +63,29 @@ class Callbacks(EpisodeCallbacks):
         """Takes back what `get_state` gave, when a run is resumed."""
 
 
+class Training(Protocol):
+    """A training as callbacks see it: a `Trainer`, or a trial of a sweep, which has no more."""
+
+    config: AlgorithmConfig
+    algorithm: Algorithm
+    settings: RunSettings
+    hypers: PyTree
+    env_params: PyTree
+    run_dir: Path | None  # None: nothing is written
+    lifetime: Lifetime
+    last_result: Result | None
+    runner: RunnerState  # the state after the last computed iteration
+
+    def get_policy(self, policy: PolicyId | None = None, *, seed: int = 0) -> "Policy":
+        """A copy of a policy."""
+
+    def compute_actions(self, observations: Mapping[AgentId, Any], **how: Any) -> dict:
+        """The actions of the agents' policies, {agent: action}."""
+
+    def get_weights(self) -> dict[PolicyId, PolicyWeights]:
+        """Every policy's weights as NumPy arrays."""
+
+
 class HostCallbacks(Hook):
     """The host hooks of several callbacks, called in order."""
 
@@ -62,7 +93,7 @@ class HostCallbacks(Hook):
 
     def __init__(
         self,
-        trainer: Any,
+        trainer: Training,
         callbacks: Iterable[Any],
         is_last: Callable[[Result], bool] = lambda result: False,
     ):

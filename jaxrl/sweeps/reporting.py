@@ -27,7 +27,7 @@ from jaxrl.run.results import ITERATIONS, Lifetime, Result, iteration_results, r
 from jaxrl.run.settings import RunSettings
 from jaxrl.run.snapshot import Snapshot
 from jaxrl.run.storage.config_file import config_facts
-from jaxrl.sweeps.trial_view import TrialView
+from jaxrl.sweeps.trial_view import NoTrainer, TrialView
 from jaxrl.sweeps.trials import Trial
 from jaxrl.sweeps.vmapped import Numbers, Seen, State, VmappedTrials, done_members
 
@@ -41,8 +41,11 @@ class TrialCallbacks(HostCallbacks):
     read_runner: Callable[[], RunnerState] | None = None  # gives the state at hand
 
     def call(self, hook: str, value: Any) -> None:
-        with _calling, self.trainer.showing(self.read_runner):
-            super().call(hook, value)
+        try:
+            with _calling, self.trainer.showing(self.read_runner):
+                super().call(hook, value)
+        except NoTrainer as error:
+            raise NoTrainer(f"{hook} of callbacks {error}") from error
 
 
 class Waits(Hook):

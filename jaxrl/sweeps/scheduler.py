@@ -35,7 +35,7 @@ from jaxrl.sweeps.reporting import Reporter, TrialLoop
 from jaxrl.sweeps.results import Sweep
 from jaxrl.sweeps.sweep_folder import SweepFolder
 from jaxrl.sweeps.trial_state import TrialState, numbers_for, unstacked
-from jaxrl.sweeps.trial_view import check_hooks
+from jaxrl.sweeps.trial_view import check_callbacks
 from jaxrl.sweeps.trials import Trial, TrialGroup, groups_of
 from jaxrl.sweeps.vmapped import Numbers, State, VmappedTrials, done_members, known, program_of
 
@@ -74,7 +74,7 @@ class Scheduler:
         self.criteria = tuple(path for path in order.stop if path not in LIMITS)
         self.settings.refuse_for_jax(trials[0].config.env_name)
         for group in self.groups:
-            check_hooks(group.trials[0].config)
+            check_callbacks(group.trials[0].config)
             algorithm = group.algorithm
             readers = readers_of(algorithm, group.shapes.metrics)
             evaluated = self.settings.evaluation_interval is not None

@@ -24,7 +24,7 @@ from jaxrl.sweeps.reporting import Reporter, TrialLoop
 from jaxrl.sweeps.saved_sweep import called_damaged
 from jaxrl.sweeps.sweep_folder import create_trial, keep_trial
 from jaxrl.sweeps.trial_state import numbers_for, unstacked
-from jaxrl.sweeps.trial_view import check_hooks
+from jaxrl.sweeps.trial_view import check_callbacks
 from jaxrl.sweeps.trials import Trial, TrialGroup, groups_of
 from jaxrl.sweeps.vmapped import Numbers, State, done_members, program_of
 
@@ -59,7 +59,7 @@ class TrialBatch:
         )
         self.result_names = result_names(self.algorithm, update_shapes)
         self.settings = RunSettings(loggers=(), devices=1)
-        check_hooks(self.trials[0].config, never=NOT_CALLED)
+        check_callbacks(self.trials[0].config, never=NOT_CALLED)
         lasts = [trial.config.num_updates for trial in self.trials]
         self.reporters = [
             Reporter(trial, self.algorithm, last, self.settings)

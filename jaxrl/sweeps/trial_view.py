@@ -1,8 +1,5 @@
 """A trial as host hooks see it in a sweep and in Ray Tune, where no trial has its own trainer."""
 
-import ast
-import inspect
-import textwrap
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,17 +9,11 @@ from jaxrl.algorithms.base import Algorithm, RunnerState
 from jaxrl.algorithms.config import AlgorithmConfig
 from jaxrl.algorithms.task_settings import refuse_what_the_host_does
 from jaxrl.core.errors import UsageError
-from jaxrl.rollout.episode_callbacks import (
-    EPISODE_HOOK,
-    HOST_HOOKS,
-    has_hook,
-    resolve_callbacks,
-)
-from jaxrl.run.callbacks import Callbacks
+from jaxrl.rollout.episode_callbacks import EPISODE_HOOK, has_hook, resolve_callbacks
+from jaxrl.run.callbacks import Callbacks, Training
 from jaxrl.run.inference.weights import PolicyAccess
 from jaxrl.run.results import Lifetime, Result
 from jaxrl.run.settings import RunSettings
-from jaxrl.run.trainer import Trainer
 from jaxrl.sweeps.trials import Trial
 
 
@@ -31,14 +22,9 @@ class NoTrainer(UsageError, AttributeError):
 
 
 class TrialView(PolicyAccess):
-    """One trial in the place of a `Trainer`: to read, and to act with its policies.
+    """One trial as a `Training`, with `trial`: its number, and the settings that it differs by.
 
-    Attributes:
-        trial: its number, the settings that it differs by, and its configuration.
-        config: the configuration, with the trial's settings and its seed.
-        settings: how trials are evaluated and logged.
-        run_dir: the trial's folder, or None where nothing is written.
-        lifetime, last_result: as of a trainer.
+    What a trainer has besides is refused when it is used.
     """
 
     def __init__(self, trial: Trial, algorithm: Algorithm, settings: RunSettings):
@@ -91,15 +77,15 @@ class TrialView(PolicyAccess):
         raise NoTrainer(_missing(name))
 
 
-def check_hooks(config: AlgorithmConfig, never: Iterable[str] = ()) -> None:
-    """Refuses host hooks that cannot work in a sweep, before anything is compiled.
+def check_callbacks(config: AlgorithmConfig, never: Iterable[str] = ()) -> None:
+    """Refuses callbacks with host hooks that are never called, before anything is compiled.
 
     Args:
         config: whose callbacks and `env_task_fn` these are.
         never: hooks that would never be called.
 
     Raises:
-        UsageError: a hook is one of `never`, or its source uses what only a `Trainer` has.
+        UsageError: a hook is one of `never`, or takes an episode as an object.
     """
     refuse_what_the_host_does(config, "trials are trained together, in one program")
     for callback in resolve_callbacks(config.callbacks):
@@ -109,31 +95,23 @@ def check_hooks(config: AlgorithmConfig, never: Iterable[str] = ()) -> None:
                 f"callbacks {name}: {EPISODE_HOOK}(*, episode) needs a Trainer, which samples "
                 "episodes; the trials of a sweep have none"
             )
-        for hook in (hook for hook in HOST_HOOKS if has_hook(callback, hook, Callbacks)):
-            if hook in never:
+        for hook in never:
+            if has_hook(callback, hook, Callbacks):
                 raise UsageError(
                     f"callbacks {name}: {hook} is never called here, where trials are not evaluated"
                 )
-            used, put = _attributes_of_trainer(getattr(callback, hook))
-            if missing := sorted(used & ONLY_TRAINER):
-                raise UsageError(f"callbacks {name}: {hook} {_missing(missing[0])}")
-            if replaced := sorted(put & READ_ONLY):
-                raise UsageError(f"callbacks {name}: {hook} {_unset(replaced[0])}")
 
 
 READ_ONLY = frozenset(("config", "settings", "algorithm", "hypers", "env_params"))
-ONLY_TRAINER = frozenset(
-    name
-    for name in dir(Trainer)
-    if not name.startswith("_") and (name not in dir(TrialView) or name == "set_weights")
+READABLE = tuple(
+    name for name in (*Training.__annotations__, *vars(Training)) if not name.startswith("_")
 )
 
 
 def _missing(name: str) -> str:
     return (
         f"uses trainer.{name}, which a trial of a sweep does not have; "
-        "it has trial, config, run_dir, settings, "
-        "lifetime, last_result, runner, get_policy, compute_actions and get_weights"
+        f"it has trial, {', '.join(READABLE)}"
     )
 
 
@@ -142,29 +120,3 @@ def _unset(name: str) -> str:
         f"sets trainer.{name}, which the trials of a sweep cannot change while they train in "
         "one program"
     )
-
-
-def _attributes_of_trainer(hook: Callable) -> tuple[set[str], set[str]]:
-    """(read, set): the attributes of its first argument in a hook's source, if there is any."""
-    try:
-        tree = ast.parse(textwrap.dedent(inspect.getsource(hook)))
-        parameter = next(iter(inspect.signature(hook).parameters))
-    except (OSError, TypeError, ValueError, SyntaxError, StopIteration):
-        return set(), set()
-    attributes = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute)]
-    attributes = [
-        node
-        for node in attributes
-        if isinstance(node.value, ast.Name) and node.value.id == parameter
-    ]
-    # The file may have changed since it was imported.
-    compiled = _names_in(getattr(hook, "__code__", None))
-    attributes = [node for node in attributes if node.attr in compiled]
-    put = {node.attr for node in attributes if isinstance(node.ctx, ast.Store)}
-    return {node.attr for node in attributes} - put, put
-
-
-def _names_in(code: Any) -> set[str]:
-    """The names that compiled code uses, with that of functions within it."""
-    inner = [part for part in getattr(code, "co_consts", ()) if hasattr(part, "co_names")]
-    return set(getattr(code, "co_names", ())).union(*map(_names_in, inner))

@@ -3,15 +3,14 @@
 Called for each trial, or refused by name.
 """
 
-import inspect
 import json
 
 import pytest
 
-from jaxrl import Callbacks, UsageError, resume_sweep, sweep
+from jaxrl import Callbacks, RunSettings, Trainer, UsageError, resume_sweep, sweep
 from jaxrl.run.results import RETURN
 from jaxrl.sweeps.trial_batch import TrialBatch
-from jaxrl.sweeps.trial_view import check_hooks
+from jaxrl.sweeps.trial_view import READABLE, TrialView, check_callbacks
 from jaxrl.sweeps.trials import trials_of
 from tests.probes import SMALL_REINFORCE
 
@@ -117,9 +116,26 @@ class Saves(Callbacks):
         trainer.save()
 
 
+class SavesAtHome(Callbacks):
+    def on_train_result(self, trainer, result):
+        result["saves"] = hasattr(trainer, "save")
+        if result["saves"]:
+            trainer.save()
+
+
+class Samples(Callbacks):
+    def on_episode_end(self, *, episode):
+        pass
+
+
+class Replaces(Callbacks):
+    def on_train_result(self, trainer, result):
+        trainer.set_weights(trainer.get_weights())
+
+
 class Asks(Callbacks):
     def on_train_result(self, trainer, result):
-        getattr(trainer, "keeping")  # noqa: B009  so that no source shows it
+        trainer.keeping  # noqa: B018
 
 
 class Teaches(Callbacks):
@@ -140,37 +156,51 @@ class Acts(Callbacks):
         trainer.notes = "hooks may keep their own"
 
 
-def test_what_needs_a_trainer_is_refused_by_name_before_anything_is_made(tmp_path):
-    words = r"callbacks Saves: on_train_result uses trainer\.save, which a trial of a sweep "
-    words += "does not have"
-    with pytest.raises(UsageError, match=words):
-        saving = SMALL_REINFORCE.replace(callbacks=Saves)
-        sweep(saving, {"lr": RATES}, **ONCE, run_dir=tmp_path / "run")
-    assert not (tmp_path / "run").exists()
-    with pytest.raises(
-        UsageError, match=r"callbacks Teaches: on_train_result sets trainer\.env_params"
-    ):
-        check_hooks(SMALL_REINFORCE.replace(callbacks=Teaches))
+def test_a_hook_that_is_never_called_is_refused_before_anything_is_made(tmp_path):
     with pytest.raises(UsageError, match="on_evaluate_end is never called here"):
-        check_hooks(SMALL_REINFORCE.replace(callbacks=InputsSpec), never=("on_evaluate_end",))
+        check_callbacks(SMALL_REINFORCE.replace(callbacks=InputsSpec), never=("on_evaluate_end",))
+    with pytest.raises(UsageError, match=r"Samples: on_episode_end\(\*, episode\) needs a Trainer"):
+        sampling = SMALL_REINFORCE.replace(callbacks=Samples)
+        sweep(sampling, {"lr": RATES}, **ONCE, run_dir=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
-def test_a_source_that_was_changed_since_refuses_nothing(monkeypatch):
-    monkeypatch.setattr(
-        inspect, "getsource", lambda hook: "def hook(trainer, result):\n    trainer.save()"
-    )
-    check_hooks(SMALL_REINFORCE.replace(callbacks=Acts))
-    with pytest.raises(UsageError, match=r"uses trainer\.save"):
-        check_hooks(SMALL_REINFORCE.replace(callbacks=Saves))
-
-
-def test_what_no_source_shows_is_refused_by_name_when_it_is_asked_for():
-    for callbacks, words in (
+@pytest.mark.parametrize(
+    ("callbacks", "words"),
+    [
+        (
+            Saves,
+            r"uses trainer\.save, which a trial of a sweep does not have; it has trial, config,",
+        ),
         (Asks, r"uses trainer\.keeping, which a trial"),
+        (Replaces, r"uses trainer\.set_weights, which a trial"),
+        (Teaches, r"sets trainer\.env_params"),
         (TeachesUnseen, r"sets trainer\.hypers"),
-    ):
-        with pytest.raises(UsageError, match=words):
-            sweep(SMALL_REINFORCE.replace(callbacks=callbacks), {"lr": RATES}, **ONCE, run_dir=None)
+    ],
+)
+def test_what_needs_a_trainer_is_refused_by_name_when_it_is_used(callbacks, words):
+    with pytest.raises(UsageError, match=f"on_train_result of callbacks {words}") as caught:
+        sweep(SMALL_REINFORCE.replace(callbacks=callbacks), {"lr": RATES}, **ONCE, run_dir=None)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_a_hook_may_ask_whether_it_has_a_trainer():
+    done = sweep(
+        SMALL_REINFORCE.replace(callbacks=SavesAtHome), {"lr": RATES}, **ONCE, run_dir=None
+    )
+    assert [outcome.result["saves"] for outcome in done.outcomes] == [False, False]
+
+
+def test_a_trainer_and_a_trial_have_all_of_a_training():
+    (trial, *_) = trials_of(SMALL_REINFORCE, [{}], 1)
+    view = TrialView(trial, SMALL_REINFORCE.build(), RunSettings())
+    trainer = Trainer(SMALL_REINFORCE, run_dir=None, quiet=True)
+    assert set(READABLE) > {"config", "runner", "get_policy"}
+    for name in READABLE:
+        assert hasattr(trainer, name)
+        assert name == "runner" or hasattr(view, name)
+    with view.showing(lambda: "the state"):
+        assert view.runner == "the state"
 
 
 def test_a_hook_may_act_with_its_trials_policies():
