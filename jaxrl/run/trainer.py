@@ -70,21 +70,6 @@ def _configuration(config: Any) -> AlgorithmConfig:
     )
 
 
-def _program_for(
-    config: AlgorithmConfig, settings: RunSettings, env: Any, iteration: int
-) -> "Program | HostProgram":
-    """The program that trains a run which continues after `iteration`."""
-    if not is_outside(env):
-        settings.refuse_for_jax(config.env_name)
-    elif not config.is_offline:
-        from jaxrl.outside.host_program import host_program_for
-
-        return host_program_for(config, settings, iteration)
-    elif settings.evaluation_interval is not None:
-        refuse_evaluation(env)
-    return program_for(config, settings.devices, iteration)
-
-
 def _output_of(settings: RunSettings, *run: Any) -> Output:
     """The episode output that the settings ask for."""
     if settings.output is None:
@@ -140,7 +125,7 @@ class Trainer(PolicyAccess, EpisodeAccess, TrainerResults):
         self.settings = settled(RunSettings(**{**config.run_defaults, **run_settings}), config)
         setup = config.setup()
         begun = 0 if _saved is None else _saved.lifetime.training_iteration
-        self.program = _program_for(config, self.settings, setup.env, begun)
+        self.program = self.build_program(setup.env, begun)
         self.algorithm = self.program.algorithm
         self.data = jax.device_put(self.algorithm.data())
         self._hypers = config.hypers()
@@ -183,6 +168,19 @@ class Trainer(PolicyAccess, EpisodeAccess, TrainerResults):
         self.session = Session(self.lifetime.training_iteration, self.lifetime.time_total_s)
         self.keeping = CheckpointManager(self, recorder, writes=run_dir is not None)
         self.hooks.append(self.keeping)
+
+    def build_program(self, env: Any, iteration: int) -> "Program | HostProgram":
+        """The program that trains the run, which continues after `iteration`."""
+        config, settings = self.config, self.settings
+        if not is_outside(env):
+            settings.refuse_for_jax(config.env_name)
+        elif not config.is_offline:
+            from jaxrl.outside.host_program import host_program_for
+
+            return host_program_for(config, settings, iteration)
+        elif settings.evaluation_interval is not None:
+            refuse_evaluation(env)
+        return program_for(config, settings.devices, iteration)
 
     @classmethod
     @agreed

@@ -52,24 +52,28 @@ class ExternalTrainer(Trainer):
         self.server: PolicyServer | None = None
         self.server_settings, self._scenes = server_settings, scenes
         super().__init__(config, **others)
+
+    def build_program(self, env: Any, iteration: int) -> Program:
+        """The program that learns from what clients live through."""
+        config, settings = self.config, self.settings
         for name in ("workers", "env_step_timeout_s", "max_consecutive_faults"):
-            value = getattr(self.settings, name)
+            value = getattr(settings, name)
             if value != RunSettings.__dataclass_fields__[name].default:
                 raise UsageError(f"{name}={value} changes nothing: clients own the episodes")
-        if self.algorithm.rollout_spec.explores:
-            raise UsageError(
-                "env='external': clients' policies only sample: leave out explore and "
-                "exploration_config"
-            )
-        if self.settings.evaluation_interval is not None:
+        if settings.evaluation_interval is not None:
             raise UsageError(
                 "evaluation_interval: clients own the episodes, so there is none to evaluate; an "
                 "episode that starts with explore=False and training_enabled=False is a test"
             )
-        self.program = _ExternalProgram(self.algorithm, trainer=self)
-        config = self.config
+        algorithm = super().build_program(env, iteration).algorithm
+        if algorithm.rollout_spec.explores:
+            raise UsageError(
+                "env='external': clients' policies only sample: leave out explore and "
+                "exploration_config"
+            )
         self.experience = Experience(config.rollout_length, config.train_batch_size)
-        self.lanes = EpisodeLanes(config, self.algorithm.rollout_spec)
+        self.lanes = EpisodeLanes(config, algorithm.rollout_spec)
+        return _ExternalProgram(algorithm, trainer=self)
 
     def fit(self, stop: Mapping[str, float] | None = None) -> Result | None:
         """Serves, and trains until a criterion holds, or Ctrl-C; see `Trainer.fit`."""

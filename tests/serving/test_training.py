@@ -380,6 +380,7 @@ test_a_text_that_is_no_space_is_refused_and_never_run = refused_by(
     [
         (["--env", "external"], "missing a required argument: 'observation_space'"),
         (["--env", "cartpole", "--serve", "port=1"], "--serve goes with --env external or godot"),
+        (["--workers", "2"], "workers=2 changes nothing: clients own the episodes"),
         (["--evaluation-interval", "1"], "clients own the episodes"),
         (["--exploration-config", "type=Random"], "leave out explore and exploration_config"),
         (["--serve", "prot=1"], "did you mean 'port'"),
@@ -393,6 +394,7 @@ def test_what_cannot_train_from_clients_is_refused_in_one_line(words, message, t
         main(["train", *words, "--run-dir", str(tmp_path / "run"), "--compile-cache", "off"])
     (line,) = capsys.readouterr().err.splitlines()
     assert message in line
+    assert not (tmp_path / "run").exists()
 
 
 def test_settings_of_the_server_and_of_the_environment():
