@@ -54,7 +54,7 @@ class Hook:
     name = ""  # of its state in checkpoints
     every = Every()  # chunks end at these moments; whoever acts then asks `every.is_due(iteration)`
     is_record = False  # whether it keeps what was trained, whatever another hook raises
-    adds_to_each = False  # whether `look` may change other results than the last one
+    adds_to_each = False  # whether `look` may change each result, or let fewer count
 
     def keep(self, results: list[Result]) -> int:
         """The number of a chunk's results that count; the state becomes the one after the last.

@@ -154,8 +154,8 @@ class Reporter:
 
     @property
     def may_end(self) -> bool:
-        """True if a callback may end the trial."""
-        return self.callbacks.has("on_train_result")
+        """True if a hook may end the trial before its program does."""
+        return any(hook.adds_to_each for hook in self.hooks)
 
     def open(self, folder: Path | None) -> None:
         """The trial's folder, if it has one: its logs begin there with the first results."""

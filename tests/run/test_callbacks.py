@@ -116,14 +116,6 @@ def test_the_other_hooks_hear_of_evaluations_checkpoints_and_the_end(small, star
     assert trainer.last_result["evaluation"]["mine"] == 1.0
 
 
-def test_a_hook_ends_training_in_the_very_iteration(small, start):
-    trainer = start(small.replace(callbacks=StopsAt(7)), run_dir=None)
-    trainer.loop.seconds_per_update = 1e-3  # as if it knew already that a chunk may be long
-    result = trainer.fit()
-    assert (result["training_iteration"], result["done"]) == (7, True)
-    assert int(trainer.runner.num_updates) == 7
-
-
 @pytest.mark.parametrize("long_chunks", [False, True])
 def test_the_state_that_a_hook_ends_training_in_is_evaluated(small, start, tmp_path, long_chunks):
     counts, settings = Counts(), {"evaluation_interval": 4, "evaluation_duration": 2}
