@@ -324,7 +324,8 @@ class TrialLoop:
         if len(cut):
             last, updates = np.array(self.numbers.last), np.array(self._before.runner.num_updates)
             last[cut] = updates[cut] + counts[cut]
-            numbers, before = self.numbers.replace(last=last), self._before
+            numbers, self.state = self.numbers.replace(last=last), None  # which leaves its memory
+            before = _copied(self._before)  # once more: `look` may let still fewer count
             self.state, self.seen = self.program.chunk(before, numbers, self._count)
             self.moved[cut] = counts[cut]
         is_stopped = np.asarray(self.state.met) | np.asarray(self.state.diverged)

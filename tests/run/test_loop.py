@@ -177,6 +177,20 @@ def test_training_goes_on_after_the_last_result_that_is_kept(size):
     jax.tree.map(np.testing.assert_array_equal, weights_of(loop)[0], weights_of(plain)[0])
 
 
+def test_a_chunk_is_cut_twice_where_fewer_results_count_once_they_are_looked_at(size):
+    loop, plain, notes = loop_of(size), loop_of(size), []
+    loop.members[0].hooks.append(Notes("ends", loop, 0, notes, kept=3, looked=2))
+    (chunk, *_) = advance(loop, 4)
+    advance(plain, 2)
+    assert [note[2:] for note in notes[1:]] == [
+        ("look", 3, 3),
+        ("look_at_the_end", 1, 2),
+        ("after", 2, 2),
+    ]
+    assert [result[ITERATIONS] for result in chunk.results] == [1, 2]
+    jax.tree.map(np.testing.assert_array_equal, weights_of(loop)[0], weights_of(plain)[0])
+
+
 def test_records_are_kept_whatever_another_hook_raises(size):
     loop, notes = loop_of(size), []
     for i, member in enumerate(loop.members):
