@@ -403,7 +403,7 @@ def _check_alike(rollout_spec: RolloutSpec, policy: PolicyId, copied: PolicyId) 
 
 
 def _difference(name: str, there: Any, here: Any) -> str:
-    """`model.hiddens is (64, 64) there and (32,) here`: the first that is not equal."""
+    """`they have model.hiddens=(64, 64), it needs (32,)`: the first that is not equal."""
     is_model = name.startswith("model")
     if is_model and type(there) is type(here) and dataclasses.is_dataclass(here):
         for field in dataclasses.fields(here):
@@ -412,8 +412,8 @@ def _difference(name: str, there: Any, here: Any) -> str:
                 return _difference(f"{name}.{field.name}", *pair)
     if is_model and type(there) is not type(here):
         there, here = (type(getattr(model, "inner", model)).__name__ for model in (there, here))
-        return f"{name} is {there} there and {here} here"
-    return f"{name} is {brief(there)} there and {brief(here)} here"
+        return f"they have {name}={there}, it needs {here}"
+    return f"they have {name}={brief(there)}, it needs {brief(here)}"
 
 
 def _agents_of(grouping: Grouping, policies: tuple[PolicyId, ...]) -> tuple[int, ...]:

@@ -225,6 +225,11 @@ def nearest(name: str, allowed: Iterable[str], most: int = 3) -> list[str]:
     return list(dict.fromkeys(found))[:most]
 
 
+def unlike(name: str, saved: Any, needed: Any) -> str:
+    """The text of a difference between a checkpoint and the configuration that reads it."""
+    return f"{name}: the checkpoint has {saved}, this configuration needs {needed}"
+
+
 def either(names: list[str]) -> str:
     """`'a'`, `'a' or 'b'`, `'a', 'b' or 'c'`."""
     quoted = [repr(name) for name in names]

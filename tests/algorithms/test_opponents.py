@@ -489,15 +489,15 @@ def test_a_pool_needs_a_policy_that_is_not_trained_and_one_alike_that_is():
     exploring = {"main": {"exploration_config": {"type": "EpsilonGreedy"}}}
     two_layers(OpponentPool(every=1), per_policy=exploring)  # its copies play without exploring
     networks = {"opponent": {"fcnet_hiddens": (4,)}}
-    alike = r"copies of 'main' cannot play for 'opponent': model.hiddens is \(.*\) there and \(4,\)"
+    alike = r"copies of 'main' cannot play for 'opponent': they have model.hiddens=\(.*\), it needs"
     with pytest.raises(UsageError, match=alike):
         two_layers(OpponentPool(every=1), per_policy=networks)
     spaces = PPOConfig(Leavers(), policies_to_train=("long",), opponents={"policy": "wide"})
     spaces.build()  # a pool of one, which needs no copies
-    with pytest.raises(UsageError, match="cannot play for 'wide': observation_space is"):
+    with pytest.raises(UsageError, match="cannot play for 'wide': they have observation_space="):
         spaces.replace(opponents={"policy": "wide", "every": 1}).build()
     roles = PPOConfig.tuned("arena", policies_to_train=("pol2",), opponents={"every": 1})
-    with pytest.raises(UsageError, match="model is MLP there and CellMemory here"):
+    with pytest.raises(UsageError, match="they have model=MLP, it needs CellMemory"):
         roles.build()
     several = spaces.replace(opponents={"every": 1})
     with pytest.raises(UsageError, match=r"short, wide are not trained: say which by Opp"):

@@ -172,16 +172,26 @@ def test_numbers_may_change_on_resuming_and_those_set_by_hand_stay(small, start,
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"env": "cartpole", "env_args": ()}, "env_name 'arena' there and 'cartpole' here"),
+        (
+            {"env": "cartpole", "env_args": ()},
+            "env_name: the checkpoint has 'arena', this configuration needs 'cartpole'",
+        ),
         (
             {"fcnet_hiddens": (16,)},
-            r"runner\.learners\.0\.params.*float32\[.*\] there and float32\[.*\] here",
+            r"runner\.learners\.0\.params.*float32\[.*\], this configuration needs float32\[.*\]",
         ),
-        ({"seed": 3}, "seed 0 there and 3 here; a run keeps its random keys"),
-        ({"env_args": {"height": 5, "width": 4}}, "observation_space of policy 'pol1' is"),
+        (
+            {"seed": 3},
+            "seed: the checkpoint has 0, this configuration needs 3; a run keeps its random keys",
+        ),
+        (
+            {"env_args": {"height": 5, "width": 4}},
+            "observation_space of policy 'pol1': the check",
+        ),
         (
             {"policies": "shared"},
-            r"policies \['pol1', 'pol2'\] there and \['default_policy'\] here",
+            r"policies: the checkpoint has \['pol1', 'pol2'\], this configuration needs "
+            r"\['default_policy'\]",
         ),
         ({"observation_filter": None, "vf_share_layers": True}, "does not fit"),
     ],
@@ -294,12 +304,19 @@ EXCHANGED = {"pol1": ["agent2"], "pol2": ["agent1"]}
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (OTHER_ENVS, r"runner\.envs\..*4.* there and .*8.* here"),
+        (OTHER_ENVS, r"runner\.envs\..*4.*, this configuration needs .*8.*"),
         (OTHER_BATCH, r"runner\.envs\."),
-        (OTHER_WINDOW, r"runner\.window\..*\[100.*\] there and .*\[3.*\] here"),
-        ({"callbacks": Steps}, r"callbacks \[\] there and \['tests.run.test_resume:Steps'\] here"),
-        ({"policies": EXCHANGED}, "agents of policy 'pol1' are"),
-        ({"num_envs": 4, "rollout_length": 32}, "num_env_steps 64 there and 128 here"),
+        (OTHER_WINDOW, r"runner\.window\..*\[100.*\], this configuration needs .*\[3.*\]"),
+        (
+            {"callbacks": Steps},
+            r"callbacks: the checkpoint has \[\], this configuration needs "
+            r"\['tests.run.test_resume:Steps'\]",
+        ),
+        ({"policies": EXCHANGED}, "agents of policy 'pol1': the checkpoint has"),
+        (
+            {"num_envs": 4, "rollout_length": 32},
+            "num_env_steps: the checkpoint has 64, this configuration needs 128",
+        ),
     ],
 )
 def test_a_strict_resume_refuses_what_would_start_afresh(small, run, resume, changes, message):
@@ -446,7 +463,9 @@ def test_objects_of_one_class_are_not_taken_for_one_environment():
     saved, facts, algorithm, start = saved_state_of(LEAVERS)
     other = {**facts, "env_name": "Other"}
     restore(saved, other, LEAVERS, algorithm, start)  # made by the same name
-    with pytest.raises(UsageError, match="env_name 'Leavers' there and 'Other' here"):
+    with pytest.raises(
+        UsageError, match="env_name: the checkpoint has 'Leavers', this configuration needs 'Other'"
+    ):
         restore(saved, {**other, "objects": ["env"]}, LEAVERS, algorithm, start)
     unnamed = {"config": {**facts["config"], "env": None}}
     with pytest.raises(UsageError, match="env_name"):

@@ -12,7 +12,14 @@ import numpy as np
 
 from jaxrl.algorithms.base import Algorithm, RunnerState
 from jaxrl.algorithms.opponent_settings import RANDOM
-from jaxrl.core.errors import UsageError, brief, named_policy, nearest, unknown_name
+from jaxrl.core.errors import (
+    UsageError,
+    brief,
+    named_policy,
+    nearest,
+    unknown_name,
+    unlike,
+)
 from jaxrl.core.fields import UINT32, count, instance_of, text
 from jaxrl.core.program_spaces import is_alike_inside
 from jaxrl.core.spaces import to_json
@@ -187,10 +194,8 @@ def weights_of_runs(algorithm: Algorithm) -> dict[int, PolicyWeights]:
             here = json.loads(json.dumps(to_json(getattr(group, what))))
             there = saved.facts["policies"].get(policy, {}).get(what, here)
             if not is_alike_inside(there, here):
-                raise UsageError(
-                    f"opponents: {name}: {what} of policy {policy!r} is {there} there and {here} "
-                    "here"
-                )
+                difference = unlike(f"{what} of policy {policy!r}", there, here)
+                raise UsageError(f"opponents: {name}: {difference}")
         policy_spec = algorithm.policy_specs[pool.group]
         weights[pool.members.index(name)] = _saved_weights(saved, policy, policy_spec)
     return weights

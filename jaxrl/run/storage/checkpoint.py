@@ -22,11 +22,11 @@ from typing import Any, NamedTuple, TypeVar
 import jax
 import numpy as np
 
-from jaxrl.core.errors import UsageError, brief, one_line
+from jaxrl.core.errors import UsageError, brief, one_line, unlike
 from jaxrl.core.json_text import read_json
 from jaxrl.core.types import PolicyId, PyTree, is_key
 from jaxrl.models.policy_spec import PolicySpec, PolicyWeights
-from jaxrl.run.storage import array_storage, migrate, own_files, runs
+from jaxrl.run.storage import array_storage, own_files, runs
 from jaxrl.run.storage.dtypes import narrowed
 from jaxrl.run.storage.forms import problem_of_checkpoint
 
@@ -101,6 +101,8 @@ def read(path: Path) -> Checkpoint:
         raise UsageError(
             f"the arrays of checkpoint {path} cannot be read: {one_line(error)}"
         ) from None
+    from jaxrl.run.storage import migrate
+
     return Checkpoint(path, migrate.present_arrays(arrays, facts["format"]), facts)
 
 
@@ -125,6 +127,8 @@ def read_facts(path: Path) -> dict[str, Any]:
         )
     if digest != _digest(facts):
         raise UsageError(f"checkpoint {path} is damaged: {FACTS} was changed after it was written")
+    from jaxrl.run.storage import migrate
+
     facts = migrate.present_facts(facts)
     if problem := problem_of_checkpoint(facts, FACTS):
         raise UsageError(f"checkpoint {path} is damaged: {problem}")
@@ -207,6 +211,8 @@ def filled(
     Raises:
         UsageError: they do not fit; the first difference, with both shapes.
     """
+    from jaxrl.run.storage import migrate
+
     saved = {name: array for name, array in arrays.items() if name.startswith(f"{prefix}.")}
 
     def fill(path, leaf):
@@ -217,12 +223,13 @@ def filled(
         if name not in saved and (value := migrate.value_of_later(name, shape)) is not None:
             return value
         if name not in saved:
-            raise UsageError(f"{what} does not fit: it has no {name}, here {_form(shape)}")
+            raise UsageError(
+                f"{what} does not fit: it has no {name}, this configuration needs {_form(shape)}"
+            )
         value = narrowed(saved[name], shape.dtype)
         if (value.shape, value.dtype) != (shape.shape, shape.dtype):
-            raise UsageError(
-                f"{what} does not fit: {name} is {_form(saved[name])} there and {_form(shape)} here"
-            )
+            forms = _form(saved[name]), _form(shape)
+            raise UsageError(f"{what} does not fit: {unlike(name, *forms)}")
         del saved[name]
         return jax.random.wrap_key_data(value, impl=_key_impl(leaf)) if is_key(leaf) else value
 

@@ -19,7 +19,7 @@ from filelock import FileLock, Timeout
 from jaxrl.core.errors import UsageError, brief, one_line
 from jaxrl.core.fields import without
 from jaxrl.core.json_text import read_json
-from jaxrl.run.storage import migrate, own_files
+from jaxrl.run.storage import own_files
 from jaxrl.run.storage.config_file import asks_for_trust, described
 from jaxrl.run.storage.forms import RUN, problem_of
 from jaxrl.run.storage.runs import CONFIG, next_time
@@ -203,6 +203,8 @@ def lock(path: Path) -> FileLock:
 
 def read(path: Path) -> dict[str, Any]:
     """The facts given to `create`, of a run that may have no checkpoint yet."""
+    from jaxrl.run.storage import migrate
+
     try:
         config, rest = (read_json(own_files.read_text(path / name)) for name in (CONFIG, METADATA))
     except OSError as error:

@@ -13,7 +13,7 @@ import numpy as np
 
 from jaxrl.algorithms.base import Algorithm, RunnerState
 from jaxrl.algorithms.opponent_settings import OpponentPool
-from jaxrl.core.errors import UsageError
+from jaxrl.core.errors import UsageError, unlike
 from jaxrl.core.program_spaces import is_alike_inside
 from jaxrl.core.types import Key, PyTree
 from jaxrl.rollout.env_step import env_axes
@@ -83,8 +83,7 @@ def restore(
         envs, fresh = None, (held, *(part for part in fresh if part.part != ENVIRONMENTS))
     sizes = saved.facts["num_env_steps"], facts["num_env_steps"]
     if sizes[0] != sizes[1]:
-        reason = f"num_env_steps {sizes[0]} there and {sizes[1]} here"
-        fresh = (*fresh, Fresh("the random keys", reason))
+        fresh = (*fresh, Fresh("the random keys", unlike("num_env_steps", *sizes)))
     if strict and fresh:
         raise UsageError(f"{where} does not fit: {fresh[0].reason}")
     if envs is None or window is None:
@@ -187,24 +186,21 @@ def regrouped(
 def _check_same_run(saved: dict[str, Any], current: dict[str, Any], where: str) -> None:
     """Refuses another environment, other policies, and another seed."""
     if not _is_same_environment(saved, current):
-        names = saved["env_name"], current["env_name"]
-        raise UsageError(f"{where} does not fit: env_name {names[0]!r} there and {names[1]!r} here")
+        names = repr(saved["env_name"]), repr(current["env_name"])
+        raise UsageError(f"{where} does not fit: {unlike('env_name', *names)}")
     if list(saved["policies"]) != list(current["policies"]):
         names = list(saved["policies"]), list(current["policies"])
-        raise UsageError(f"{where} does not fit: policies {names[0]} there and {names[1]} here")
+        raise UsageError(f"{where} does not fit: {unlike('policies', *names)}")
     for policy, present in current["policies"].items():
         for name in ("observation_space", "action_space"):
             old = saved["policies"][policy].get(name)
             if not is_alike_inside(old, present[name]):
-                raise UsageError(
-                    f"{where} does not fit: {name} of policy {policy!r} is {old} there and "
-                    f"{present[name]} here"
-                )
+                what = unlike(f"{name} of policy {policy!r}", old, present[name])
+                raise UsageError(f"{where} does not fit: {what}")
     seeds = saved["config"].get("seed"), current["config"].get("seed")
     if seeds[0] != seeds[1]:
         raise UsageError(
-            f"{where} does not fit: seed {seeds[0]} there and {seeds[1]} here; a run keeps its "
-            "random keys"
+            f"{where} does not fit: {unlike('seed', *seeds)}; a run keeps its random keys"
         )
 
 
@@ -271,11 +267,11 @@ def _other_meaning(
     for policy, present in current["policies"].items():
         old = saved["policies"][policy].get("agents")
         if old != present["agents"]:
-            return f"agents of policy {policy!r} are {old} there and {present['agents']} here"
+            return unlike(f"agents of policy {policy!r}", old, present["agents"])
     callbacks = [facts["config"].get("callbacks") for facts in (saved, current)]
     data = shapes.envs.features.get(TracedCallbacks.name)
     if part == "envs" and jax.tree.leaves(data) and callbacks[0] != callbacks[1]:
-        return f"callbacks {callbacks[0]} there and {callbacks[1]} here"
+        return unlike("callbacks", *callbacks)
     return None
 
 

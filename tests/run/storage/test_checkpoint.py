@@ -112,13 +112,14 @@ def test_a_checkpoint_under_the_name_of_another_is_refused(saved, name, message)
     [
         (
             {**TREE, "x": jnp.zeros((2, 4))},
-            r"state\.x is float32\[2, 3\] there and float32\[2, 4\] here",
+            r"state\.x: the checkpoint has float32\[2, 3\], "
+            r"this configuration needs float32\[2, 4\]",
         ),
         (
             {**TREE, "x": jnp.zeros((2, 3), jnp.int32)},
-            r"float32\[2, 3\] there and int32\[2, 3\] here",
+            r"float32\[2, 3\], this configuration needs int32\[2, 3\]",
         ),
-        ({**TREE, "y": jnp.zeros(1)}, r"it has no state\.y, here float32\[1\]"),
+        ({**TREE, "y": jnp.zeros(1)}, r"it has no state\.y, this configuration needs float32\[1\]"),
         ({"key": TREE["key"]}, r"state\.x, float32\[2, 3\] there, is nothing here"),
     ],
 )

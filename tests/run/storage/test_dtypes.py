@@ -135,5 +135,7 @@ def test_checkpoints_that_hold_python_numbers_are_read_as_the_numbers_that_train
     )
     assert (read["limit"], read["gravity"]) == (20, np.float32(0.1))
     for wrong in (np.float64(30.5), np.int64(2**40), np.bool_(True), np.float32(20)):
-        with pytest.raises(UsageError, match=r"limit is .* there and int32"):
+        with pytest.raises(
+            UsageError, match=r"limit: the checkpoint has .*, this configuration needs int32"
+        ):
             checkpoint.filled(shapes, {**saved, "p.limit": wrong}, "p", "checkpoint x")
