@@ -329,12 +329,19 @@ def made_by(script):
     return module
 
 
-TABLES, HOUSE = made_by("tables"), made_by("house")
+TABLES, HOUSE, STEPS = made_by("tables"), made_by("house"), made_by("steps")
 
 
 def test_the_picture_of_the_house_is_drawn_from_the_imports():
     """`python docs/house.py` draws it."""
     assert HOUSE.drawing() == HOUSE.PICTURE.read_text(encoding="utf-8")
+
+
+def test_the_picture_of_steps_lists_what_the_code_has():
+    """`python docs/steps.py` draws it."""
+    assert STEPS.drawing() == STEPS.PICTURE.read_text(encoding="utf-8")
+    assert ("Waits", "rollout/turns.py") in STEPS.members(("Feature",), ())
+    assert ("CompiledEpisodes", "play/whole_episodes.py") in STEPS.members((), ("start", "go_on"))
 
 
 def test_the_picture_leaves_out_an_arrow_that_follows_and_puts_a_folder_below_what_it_imports():

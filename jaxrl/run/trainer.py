@@ -14,7 +14,7 @@ from jaxrl.algorithms.base import RunnerState
 from jaxrl.algorithms.config import AlgorithmConfig
 from jaxrl.core.env import strongly_typed
 from jaxrl.core.errors import UsageError, brief, unknown_result
-from jaxrl.core.fields import file_path, flag, takes_settings
+from jaxrl.core.fields import field_names, file_path, flag, only, takes_settings
 from jaxrl.core.outside_env import is_outside, refuse_evaluation
 from jaxrl.core.types import PyTree
 from jaxrl.rollout.episode_callbacks import resolve_callbacks
@@ -232,9 +232,8 @@ class Trainer(PolicyAccess, EpisodeAccess, TrainerResults):
             run_dir = same if Path(path).is_absolute() else from_here(same)
         if config is None:
             config = read_config(saved.facts, "jaxrl.Trainer.from_checkpoint", trust=trust)
-        known = RunSettings.__dataclass_fields__  # a file may name others, such as `quiet`
-        kept = {name: value for name, value in saved.run_settings().items() if name in known}
-        settings = {**kept, **run_settings}
+        # A file may name others, such as `quiet`.
+        settings = {**only(saved.run_settings(), field_names(RunSettings)), **run_settings}
         check_saved_parts(saved.facts, run_settings, trust=trust)
         if "output" not in run_settings:
             check_output(saved.facts, saved.folder, trust=trust)
@@ -448,8 +447,8 @@ class Trainer(PolicyAccess, EpisodeAccess, TrainerResults):
             self._key(), self.hypers, self.env_params, self.data, self.output.num_recorded
         )
         evaluated = self.settings.evaluation_interval is not None
-        told = {"evaluated": evaluated, "session": self.session, "lifetime": self.lifetime}
-        names = result_names(self.algorithm, self.executable.metrics, **told)
+        present = {"evaluated": evaluated, "session": self.session, "lifetime": self.lifetime}
+        names = result_names(self.algorithm, self.executable.metrics, **present)
         added = [] if self.tasks is None else self.tasks.result_names()
         return list(dict.fromkeys((*names, *added)))
 
