@@ -145,15 +145,9 @@ PUBLIC_NAMES = {
 VAGUE_WORDS = {"own", "one", "it", "its", "ours", "theirs", "their", "mine"}
 VAGUE_PARTICIPLES = {"told", "seen", "known", "wanted", "given", "kept", "each"}  # as whole names
 STILL_VAGUE = (  # folders and files; the list only becomes shorter
-    *("jaxrl/rollout/", "jaxrl/outside/workers/", "jaxrl/sweeps/"),
-    *("jaxrl/replay/", "jaxrl/run/inference/", "jaxrl/outside/rollout_actor"),
-    *(
-        "jaxrl/run/checkpointing",
-        "jaxrl/run/divergence",
-        "jaxrl/run/episode_",
-        "jaxrl/outside/learner",
-    ),
-    *("jaxrl/cluster/multiprocess", "jaxrl/run/recorder", "jaxrl/run/results", "jaxrl/run/train"),
+    *("jaxrl/outside/workers/", "jaxrl/replay/", "jaxrl/run/inference/"),
+    *("jaxrl/outside/rollout_actor", "jaxrl/outside/learner"),
+    *("jaxrl/cluster/multiprocess", "jaxrl/run/trainer"),
 )
 ON_THE_WIRE = {("jaxrl/serving/protocol.py", "known")}
 NO_FIRST_WORDS = {  # of a docstring

@@ -51,8 +51,8 @@ def read_searches(values: Mapping[str, Any]) -> Searches:
             continue
         kind = _kind_of(path, value)
         if kind is None:
-            known = "grid_search, choice, uniform, loguniform and randint are known"
-            found.rows.append(changes({path: value}, known))
+            hint = "grid_search, choice, uniform, loguniform and randint are known"
+            found.rows.append(changes({path: value}, hint))
         else:
             found.kinds[path] = kind
     return found
@@ -122,7 +122,7 @@ def _translated(path: str, kind: Grid | Draw, translate: Translate) -> tuple[str
     if folder == "env_config":
         return f"env_args.{argument}", kind
     found = [_layers(translate({path: value})) for value in ends]
-    names = [name for name in found[0] if any(each[name] != found[0][name] for each in found)]
+    names = [name for name in found[0] if any(layers[name] != found[0][name] for layers in found)]
     if len(ends) == 1:
         names = [name for name, value in found[0].items() if value == ends[0]][:1]
     if not names:
@@ -132,7 +132,7 @@ def _translated(path: str, kind: Grid | Draw, translate: Translate) -> tuple[str
             f"{path}: its values differ here in {', '.join(names)}, which a grid would combine; "
             "jaxrl.sweep(config, space) takes a list of values for each"
         )
-    values = [each[names[0]] for each in found]
+    values = [layers[names[0]] for layers in found]
     if isinstance(kind, Grid):
         return names[0], grid_search(values)
     return names[0], DRAWS[kind.kind](*([values] if kind.kind == "choice" else values))
@@ -172,8 +172,8 @@ def sweep_settings(
         settings["scheduler"] = _population(scheduler, translate)
         rows.append(taken({"scheduler": name}, "scheduler of jaxrl.sweep"))
     else:
-        known = ["FIFOScheduler", *HALVING, "PopulationBasedTraining"]
-        rows.append(changes({"scheduler": scheduler}, f"the schedulers are {', '.join(known)}"))
+        names = ["FIFOScheduler", *HALVING, "PopulationBasedTraining"]
+        rows.append(changes({"scheduler": scheduler}, f"the schedulers are {', '.join(names)}"))
     return settings, rows
 
 

@@ -81,7 +81,11 @@ class CriticInputs(Feature):
 
     @classmethod
     def of(cls, spec: Any, config: Any, env_params: PyTree) -> Self | None:
-        critics = [each.critic for each in spec.policy_specs if each.critic is not None]
+        critics = [
+            policy_spec.critic
+            for policy_spec in spec.policy_specs
+            if policy_spec.critic is not None
+        ]
         tells_present = any(PRESENT in critic.space.spaces for critic in critics)
         return cls(tells_present) if critics else None
 
@@ -107,7 +111,7 @@ class CriticInputs(Feature):
     def inputs(
         self, spec: Any, inputs: tuple[PolicyInputs, ...], envs: Any, env_params: PyTree
     ) -> tuple[PolicyInputs, ...]:
-        critics = [each.critic for each in spec.policy_specs]
+        critics = [policy_spec.critic for policy_spec in spec.policy_specs]
         sources = {critic.source for critic in critics if critic is not None}
         found = {}
         if STATE in sources:
@@ -116,14 +120,16 @@ class CriticInputs(Feature):
             found[STATE] = {OBSERVATION: to_program(space, jax.vmap(global_state)(envs.state), jnp)}
         if ALL_AGENTS in sources:
             found[ALL_AGENTS] = _seen_of_all(spec, envs.obs, envs.features[self.name], env_params)
-        told = []
-        for group, critic, given in zip(spec.grouping.groups, critics, inputs, strict=True):
+        completed = []
+        for group, critic, group_inputs in zip(spec.grouping.groups, critics, inputs, strict=True):
             if critic is not None:
                 num_policies, _, num_agents = group.shape(0)
-                each = lambda leaf, shape=(num_policies, num_agents): _for_each(leaf, *shape)
-                given = given.replace(critic=jax.tree.map(each, found[critic.source]))
-            told.append(given)
-        return tuple(told)
+                repeat = lambda leaf, shape=(num_policies, num_agents): _for_each(leaf, *shape)
+                group_inputs = group_inputs.replace(
+                    critic=jax.tree.map(repeat, found[critic.source])
+                )
+            completed.append(group_inputs)
+        return tuple(completed)
 
 
 def _for_each(leaf: jax.Array, num_policies: int, num_agents: int) -> jax.Array:
@@ -137,14 +143,16 @@ def _seen_of_all(
 ) -> dict[str, PyTree]:
     """The observations of all agents, [E, ...]."""
     grouping, policy_specs = spec.grouping, spec.policy_specs
-    seen = [each.observed(group) for each, group in zip(policy_specs, obs, strict=True)]
-    seen = grouping.scatter(tuple(seen))
+    by_group = [
+        policy_spec.observed(group) for policy_spec, group in zip(policy_specs, obs, strict=True)
+    ]
+    by_place = grouping.scatter(tuple(by_group))
     by_agent = {}
     for i, agent in enumerate(grouping.agents):
         if grouping.stacked:
-            values = jax.tree.map(lambda leaf, i=i: leaf[:, i], seen)
+            values = jax.tree.map(lambda leaf, i=i: leaf[:, i], by_place)
         else:
-            values = seen[agent]
+            values = by_place[agent]
         if present is not None:
             values = carried(present[:, i], values, jax.tree.map(jnp.zeros_like, values))
         by_agent[agent] = values
@@ -163,26 +171,26 @@ def _space_of_all(spaces: dict[AgentId, Space]) -> Space:
 
     Joined images have their channels last.
     """
-    each = list(spaces.values())
-    if _are_alike_images(each):
-        channels = sum(layout_of(space).channels for space in each)
-        return Box(-math.inf, math.inf, (*layout_of(each[0]).size, channels))
-    if all(isinstance(space, Box) for space in each):
-        return Box(-math.inf, math.inf, (sum(space.size for space in each),))
-    if all(isinstance(space, Discrete | MultiDiscrete) for space in each):
-        return MultiDiscrete(tuple(itertools.chain(*(space.counts for space in each))))
+    agent_spaces = list(spaces.values())
+    if _are_alike_images(agent_spaces):
+        channels = sum(layout_of(space).channels for space in agent_spaces)
+        return Box(-math.inf, math.inf, (*layout_of(agent_spaces[0]).size, channels))
+    if all(isinstance(space, Box) for space in agent_spaces):
+        return Box(-math.inf, math.inf, (sum(space.size for space in agent_spaces),))
+    if all(isinstance(space, Discrete | MultiDiscrete) for space in agent_spaces):
+        return MultiDiscrete(tuple(itertools.chain(*(space.counts for space in agent_spaces))))
     return Dict(spaces)
 
 
 def _values_of_all(spaces: dict[AgentId, Space], by_agent: dict[AgentId, PyTree]) -> PyTree:
     """Observations [E, ...] by agent, in the form of `_space_of_all`."""
-    each = list(spaces.values())
+    agent_spaces = list(spaces.values())
     if isinstance(_space_of_all(spaces), Dict):
         return by_agent
-    is_box = isinstance(each[0], Box)
+    is_box = isinstance(agent_spaces[0], Box)
     values = [by_agent[agent].astype(jnp.float32 if is_box else jnp.int32) for agent in spaces]
-    if _are_alike_images(each):
-        layouts = map(layout_of, each)
+    if _are_alike_images(agent_spaces):
+        layouts = map(layout_of, agent_spaces)
         images = [layout.to_last(value) for layout, value in zip(layouts, values, strict=True)]
         return jnp.concatenate(images, axis=-1)
     return jnp.concatenate([value.reshape(value.shape[0], -1) for value in values], axis=-1)

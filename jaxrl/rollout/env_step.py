@@ -245,11 +245,11 @@ def choose_actions(
     inputs = informed(spec, inputs, envs, env_params)
     outputs = []
     for g, policy_spec in enumerate(spec.policy_specs):
-        seen = envs.obs[g], envs.policy_states[g], inputs[g]
+        arguments = envs.obs[g], envs.policy_states[g], inputs[g]
         if player := spec.player(weights[g]):
-            applied = player.apply(policy_spec, weights[g], envs, seen)
+            applied = player.apply(policy_spec, weights[g], envs, arguments)
         else:
-            applied = each_policy(policy_spec.apply, in_axes=(0, 0, 0, 0))(weights[g], *seen)
+            applied = each_policy(policy_spec.apply, in_axes=(0, 0, 0, 0))(weights[g], *arguments)
         drawn = None if noise is None else noise[g]
         outputs.append(policy_spec.choose(applied, inputs[g], noise=drawn, env_steps=env_steps))
     return outputs
@@ -318,7 +318,7 @@ def advance_envs(
         played: what `step_envs` gave for these environments, and how ended ones are reset.
 
     Returns:
-        (envs, known): the environments to continue from, and what is known of the step.
+        (envs, facts): the environments to continue from, and what is known of the step.
     """
     obs, state = auto_reset(spec.env, *played.reset, played.raw, env_params)
     return follow(spec, envs, played, (spec.grouping.gather(obs), state), env_params)
@@ -339,22 +339,22 @@ def follow(
     obs, state = after
     advance = functools.partial(episodes_after, spec)
     episodes, reached = jax.vmap(advance)(envs.episodes, played.raw)
-    known, features = After(state, reached, env_params, {}, {}), dict(envs.features)
+    facts, features = After(state, reached, env_params, {}, {}), dict(envs.features)
     for feature in spec.features:
         if not feature.informs:
             before = features[feature.name]
-            features[feature.name], known = feature.after_step(spec, before, played, known)
+            features[feature.name], facts = feature.after_step(spec, before, played, facts)
     envs = advance_policies(spec, envs.replace(features=features), played)
-    return envs.replace(state=state, obs=obs, episodes=episodes), known
+    return envs.replace(state=state, obs=obs, episodes=episodes), facts
 
 
 def advance_policies(spec: RolloutSpec, envs: EnvBatch, played: Played) -> EnvBatch:
     """Advances the policies after a step and its resets: their states, and what they are told."""
     policy_states, outputs, raw = [], played.outputs, played.raw
-    kept = next_policy_states(spec, envs.policy_states, outputs, raw)
+    next_states = next_policy_states(spec, envs.policy_states, outputs, raw)
     for g, policy_spec in enumerate(spec.policy_specs):
         ended = jnp.broadcast_to(raw.episode_done[None, :, None], outputs[g].value.shape)
-        policy_states.append(policy_spec.reset_where(ended, kept[g]))
+        policy_states.append(policy_spec.reset_where(ended, next_states[g]))
     features = dict(envs.features)
     for feature in spec.informing:
         before = features[feature.name]

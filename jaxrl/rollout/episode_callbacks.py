@@ -204,7 +204,7 @@ def takes_an_object(on_episode_end: Any) -> bool:
 def episode_arguments(on_episode_end: Any, *values: Any) -> dict[str, Any]:
     """The arguments among EPISODE_ARGUMENTS that it takes, with their values."""
     parameters = inspect.signature(on_episode_end).parameters
-    takes_any = any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters.values())
+    takes_any = any(param.kind is inspect.Parameter.VAR_KEYWORD for param in parameters.values())
     return {
         name: value
         for name, value in zip(EPISODE_ARGUMENTS, values, strict=True)
@@ -379,12 +379,12 @@ def _check_signature(callback: Any, hook: str) -> None:
         raise UsageError(
             f"{hook} of callbacks {class_name(callback)} must be a method, not {brief(function)}"
         )
-    given: dict[str, Any] = {}
+    keywords: dict[str, Any] = {}
     if hook == EPISODE_HOOK and takes_an_object(function):
-        given = episode_arguments(function, *EPISODE_ARGUMENTS)
+        keywords = episode_arguments(function, *EPISODE_ARGUMENTS)
         meant = ("*", *EPISODE_ARGUMENTS)
     try:
-        inspect.signature(function).bind(*(() if given else meant), **given)
+        inspect.signature(function).bind(*(() if keywords else meant), **keywords)
     except ValueError:  # a built-in without a signature
         pass
     except TypeError as error:

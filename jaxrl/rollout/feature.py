@@ -82,7 +82,7 @@ class Feature:
         """Returns whether it acts in a policy's place, by these weights of a group."""
         return False
 
-    def apply(self, policy_spec: PolicySpec, weights: PyTree, envs: Any, seen: tuple) -> tuple:
+    def apply(self, policy_spec: PolicySpec, weights: PyTree, envs: Any, arguments: tuple) -> tuple:
         """`PolicySpec.apply` where it plays, on what a group sees: (obs, policy_state, inputs)."""
         raise NotImplementedError
 

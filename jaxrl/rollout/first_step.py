@@ -57,9 +57,9 @@ def check_masks(env: MultiAgentEnvironment, grouping: Grouping, params: PyTree) 
     )
     masks = grouping.gather(jax.tree.map(lambda shape: np.zeros((1, *shape.shape), bool), shapes))
     for group, mask in zip(grouping.groups, masks, strict=True):
-        space, given = group.action_space, list(mask.shape[3:])
-        what = f"action_mask of {env.name}, {given} for agent {group.agents[0][0]!r}"
+        space, shape = group.action_space, list(mask.shape[3:])
+        what = f"action_mask of {env.name}, {shape} for agent {group.agents[0][0]!r}"
         if not mask_length(space):
             raise UsageError(f"{what}: a mask needs discrete actions, not {space}")
-        if given != [mask_length(space)]:
+        if shape != [mask_length(space)]:
             raise UsageError(f"{what}: {space} needs {[mask_length(space)]}")

@@ -75,9 +75,9 @@ class SelfPlay(Feature):
         return None if pool is None else pool.draw(begin.keys)
 
     def apply(
-        self, policy_spec: PolicySpec, weights: Opponents, envs: Any, seen: tuple
+        self, policy_spec: PolicySpec, weights: Opponents, envs: Any, arguments: tuple
     ) -> tuple[PyTree, jax.Array, PyTree]:
-        rows = jax.tree.map(lambda leaf: leaf[0], seen)
+        rows = jax.tree.map(lambda leaf: leaf[0], arguments)
         apply = each_policy(policy_spec.apply, in_axes=(0, None, None, None))
         outputs = apply(weights.weights, *rows)
         number = jax.tree.leaves(outputs)[0].shape[0]
@@ -98,8 +98,8 @@ class SelfPlay(Feature):
         first = len(weights.chances) - len(weights.scripted)
         for number, act in enumerate(weights.scripted, start=first):
 
-            def decide(*seen, act=act):
-                return policy_spec.from_env_action(jax.tree.map(jnp.asarray, act(*seen)), jnp)
+            def decide(*arguments, act=act):
+                return policy_spec.from_env_action(jax.tree.map(jnp.asarray, act(*arguments)), jnp)
 
             keys_of_agents = _keys_of_agents(keys, action.shape[2])
             by_function = jax.vmap(jax.vmap(decide))(obs, keys_of_agents, mask)[None]

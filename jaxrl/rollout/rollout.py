@@ -102,8 +102,8 @@ class Ends(NamedTuple):
     lost: jax.Array | None = None  # bool  outside JAX: a fault took the episode
 
     @classmethod
-    def of(cls, raw: RawStep, known: After) -> "Ends":
-        return cls(known.reached, raw.episode_done, known.hist_data, known.shown)
+    def of(cls, raw: RawStep, facts: After) -> "Ends":
+        return cls(facts.reached, raw.episode_done, facts.hist_data, facts.shown)
 
 
 def rollout_of(
@@ -126,8 +126,8 @@ def rollout_of(
     else:
         trajectories = tuple(map(_trajectory, steps, bootstrap, carries.parts))
     agent_steps = agent_steps_of(spec.grouping, steps)
-    kept = ends.reached, ends.episode_done, agent_steps, ends.hist_data, ends.shown
-    return envs, Rollout(trajectories, *kept)
+    fields = ends.reached, ends.episode_done, agent_steps, ends.hist_data, ends.shown
+    return envs, Rollout(trajectories, *fields)
 
 
 class Carries(struct.PyTreeNode):
@@ -158,22 +158,22 @@ class Carries(struct.PyTreeNode):
         """The carries with those of `step`, before which the policies were in `policy_states`."""
         carries = [policy_state.carry for policy_state in policy_states]
         parts = [
-            _set_where_a_part_begins(kept, carry, step, length)
-            for kept, carry, length in zip(self.parts, carries, self.lengths, strict=True)
+            _set_where_a_part_begins(part_carries, carry, step, length)
+            for part_carries, carry, length in zip(self.parts, carries, self.lengths, strict=True)
         ]
         last_action = [
-            carried(group.active, carry, kept)
-            for group, carry, kept in zip(steps, carries, self.last_action, strict=False)
+            carried(group.active, carry, previous)
+            for group, carry, previous in zip(steps, carries, self.last_action, strict=False)
         ]
         return self.replace(parts=parts, last_action=last_action)
 
 
-def _set_where_a_part_begins(kept: PyTree, carry: PyTree, step: jax.Array, length: int) -> PyTree:
-    """`kept` [C, ...] with `carry` where a part of `length` steps begins with this one."""
+def _set_where_a_part_begins(parts: PyTree, carry: PyTree, step: jax.Array, length: int) -> PyTree:
+    """`parts` [C, ...] with `carry` where a part of `length` steps begins with this one."""
     part = step // length
     return jax.tree.map(
-        lambda kept, now: kept.at[part].set(jnp.where(step % length == 0, now, kept[part])),
-        kept,
+        lambda leaf, now: leaf.at[part].set(jnp.where(step % length == 0, now, leaf[part])),
+        parts,
         carry,
     )
 
@@ -191,9 +191,9 @@ def _step(
     last = before_reset(spec, envs, outputs, raw, gather(raw.obs))
     final_values = values_at_the_clock(spec, weights, raw.truncated, last, env_params)
     played = Played(weights, outputs, raw, randomness.reset)
-    after, known = advance_envs(spec, envs, played, env_params)
+    after, facts = advance_envs(spec, envs, played, env_params)
     steps = steps_of(spec, envs, outputs, raw, final_values, last.obs)
-    return after, steps, Ends.of(raw, known), raw
+    return after, steps, Ends.of(raw, facts), raw
 
 
 def before_reset(
@@ -208,11 +208,11 @@ def before_reset(
     Args:
         obs: by group, before any reset.
     """
-    kept = next_policy_states(spec, envs.policy_states, outputs, raw)
+    policy_states = next_policy_states(spec, envs.policy_states, outputs, raw)
     features = dict(envs.features)
     for feature in spec.informing:
         features[feature.name] = feature.reached(spec, features[feature.name], raw)
-    return envs.replace(state=raw.state, obs=obs, policy_states=kept, features=features)
+    return envs.replace(state=raw.state, obs=obs, policy_states=policy_states, features=features)
 
 
 def values_at_the_clock(
@@ -281,13 +281,13 @@ def _trajectory(steps: Steps, bootstrap: jax.Array, carry: PyTree) -> Trajectory
     another's first.
     """
     following = jnp.concatenate([steps.value[1:], bootstrap[None]])
-    known = {
+    fields = {
         "next_value": jnp.where(steps.truncated, steps.next_value, following),
         "truncated": None,
         "done": steps.terminated | steps.truncated | ~steps.active,
         "carry": carry,
     }
-    return Trajectory(**vars(steps) | known)
+    return Trajectory(**vars(steps) | fields)
 
 
 def _values(

@@ -45,7 +45,7 @@ class Outcome(NamedTuple):
     next_value: jax.Array  # f32
     terminated: jax.Array  # bool
     done: jax.Array  # bool
-    known: jax.Array  # bool  the agent acted again or its episode ended
+    is_known: jax.Array  # bool  the agent acted again or its episode ended
 
 
 def outcomes(steps: Steps, acted: jax.Array, bootstrap: jax.Array, acting: jax.Array) -> Outcome:
@@ -66,7 +66,7 @@ def outcomes(steps: Steps, acted: jax.Array, bootstrap: jax.Array, acting: jax.A
             next_value=steps.next_value,
             terminated=steps.terminated,
             done=end,
-            known=jnp.ones_like(end),
+            is_known=jnp.ones_like(end),
         )
         outcome = jax.tree.map(lambda at_end, after: jnp.where(end, at_end, after), ending, later)
         outcome = outcome._replace(reward=outcome.reward + steps.reward)
@@ -125,7 +125,7 @@ def left_open(steps: Steps, outcome: Outcome, acted: jax.Array, carry: PyTree) -
     Args:
         carry: [N, E, M, ...], of the model into each agent's last action.
     """
-    is_open = acted & ~outcome.known
+    is_open = acted & ~outcome.is_known
     step = jnp.argmax(is_open, axis=0)
 
     def at_step(leaf):
@@ -215,8 +215,8 @@ def _trajectory_of_actions(
     steps: Steps, outcome: Outcome, acted: jax.Array, carry: PyTree
 ) -> Trajectory:
     """The trajectory of one group, whose rows are the agents' own actions with a known outcome."""
-    is_known = acted & outcome.known
-    known = {
+    is_known = acted & outcome.is_known
+    fields = {
         "next_value": outcome.next_value,
         "reward": jnp.where(is_known, outcome.reward, 0.0),
         "terminated": is_known & outcome.terminated,
@@ -226,4 +226,4 @@ def _trajectory_of_actions(
         "waited": ~is_known,
         "carry": carry,
     }
-    return Trajectory(**vars(steps) | known)
+    return Trajectory(**vars(steps) | fields)

@@ -88,8 +88,9 @@ class CheckpointManager(Hook):
         """Logs a chunk's results; returns whether a checkpoint is due."""
         self.recorder.record(results)
         self.began = min(self.began, time.monotonic())
-        wanted = self.asked or self.recorder.remade
-        return wanted or self.every.is_due(now.lifetime.training_iteration)
+        return (
+            self.asked or self.recorder.remade or self.every.is_due(now.lifetime.training_iteration)
+        )
 
     def _count_seconds(self) -> None:
         """Sets the seconds to the next checkpoint: soon after the start, the time trained so

@@ -91,8 +91,8 @@ def find_source(config: Any, runner: RunnerState, env_params: PyTree) -> str:
     runner = jax.device_put(runner, jax.devices()[0])
     before = runner.envs
     after, rollout = collect(runner.replace(envs=before.replace(features=features)), env_params)
-    known = {path for path, leaf in jax.tree.leaves_with_path(before.state) if _has_nan(leaf)}
-    found = [*_in_flags(rollout, known), *_in_trajectories(grouping, rollout)]
+    nan_paths = {path for path, leaf in jax.tree.leaves_with_path(before.state) if _has_nan(leaf)}
+    found = [*_in_flags(rollout, nan_paths), *_in_trajectories(grouping, rollout)]
     steps = rollout.episode_done.shape[0]
     for group, obs in zip(grouping.groups, after.envs.obs, strict=True):
         found += _of_agents(
@@ -116,11 +116,11 @@ def _watched(static_config: Any) -> tuple[Callable, Grouping, tuple]:
     return collect, algorithm.grouping, (None,)
 
 
-def _in_flags(rollout: Rollout, known: set) -> Iterator[Found]:
+def _in_flags(rollout: Rollout, nan_paths: set) -> Iterator[Found]:
     """The watch's findings, without the parts of the state that held NaN in a healthy training."""
-    known = {f"{STATE}state{jax.tree_util.keystr(path)}" for path in known}
+    nan_names = {f"{STATE}state{jax.tree_util.keystr(path)}" for path in nan_paths}
     for name, flags in rollout.hist_data.items():
-        if name.startswith(MARK) and (name := name.removeprefix(MARK)) not in known:
+        if name.startswith(MARK) and (name := name.removeprefix(MARK)) not in nan_names:
             for step, env in _first(np.asarray(flags) > 0):
                 yield Found(step, int(name[0]), env, name[1:])
 

@@ -60,8 +60,8 @@ class Program(Protocol):
 def train(program: Program, moments: Iterable[Every]) -> Iterator[list[Chunk]]:
     """Chunk after chunk, none past one of the moments, until all is trained or a stop is asked."""
     while (left := program.iterations_left) > 0 and not program.stop_asked():
-        known = program.iteration, program.seconds_per_update, program.capacity
-        yield advance(program, min(chunk_length(*known, moments), left))
+        timing = program.iteration, program.seconds_per_update, program.capacity
+        yield advance(program, min(chunk_length(*timing, moments), left))
 
 
 def advance(program: Program, count: int) -> list[Chunk]:

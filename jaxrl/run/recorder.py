@@ -105,10 +105,10 @@ class Recorder:
     def finish_pictures(self, snapshot: Snapshot) -> None:
         """Draws the pictures that a kill at the end of training prevented; others stay."""
         newest = checkpoint.newest_time(self.folder / CHECKPOINTS)
-        wanted = [CURVES, *self._episode_files()]
-        drawn = [path.stat().st_mtime for name in wanted if (path := self.folder / name).exists()]
+        pictures = [CURVES, *self._episode_files()]
+        drawn = [path.stat().st_mtime for name in pictures if (path := self.folder / name).exists()]
         # Later ones than now are of a clock that was set back since.
-        if len(drawn) == len(wanted) and newest <= min(drawn) and max(drawn) <= time.time():
+        if len(drawn) == len(pictures) and newest <= min(drawn) and max(drawn) <= time.time():
             return
         self._jobs.submit(self._opened)
         self.finish(snapshot)

@@ -299,9 +299,9 @@ def _learners(algorithm: Algorithm, metrics: tuple[dict[str, np.ndarray], ...]) 
     totals = ("total_loss", "num_module_steps_trained", "num_trainable_parameters")
     together = {}
     for name in totals:
-        known = [learner[name] for learner in learners.values() if name in learner]
-        if known or not learners:
-            together[name] = sum(known)
+        summands = [learner[name] for learner in learners.values() if name in learner]
+        if summands or not learners:
+            together[name] = sum(summands)
     steps = algorithm.num_env_steps
     return {
         **learners,

@@ -38,29 +38,29 @@ def most_that_fit(group: TrialGroup, devices: int, beside: int = 1) -> float:
         UsageError: not even one.
     """
     on_cpu = jax.default_backend() == "cpu"
-    free, each = (free_memory() if on_cpu else free_on_device()), memory_of(group)
+    free, trial_bytes = (free_memory() if on_cpu else free_on_device()), memory_of(group)
     if free is None:
         return math.inf
-    fit = int(SHARE_OF_MEMORY * free / each)
+    fit = int(SHARE_OF_MEMORY * free / trial_bytes)
     if fit < 1:
         raise UsageError(
             f"one trial of {group.static.num_envs:,} x {group.static.rollout_length:,} takes about "
-            f"{in_units(each)}, and {in_units(int(SHARE_OF_MEMORY * free))} are available; "
+            f"{in_units(trial_bytes)}, and {in_units(int(SHARE_OF_MEMORY * free))} are available; "
             "fewer environments or shorter rollouts need less"
         )
     return fit // beside if on_cpu else fit * devices
 
 
 def batch_size(
-    group: TrialGroup, number: int, devices: int, beside: int = 1, wanted: int | str = "auto"
+    group: TrialGroup, number: int, devices: int, beside: int = 1, size: int | str = "auto"
 ) -> int:
     """The number of members that train at once: as many as fit, in batches of about one size.
 
     Raises:
         UsageError: not even one fits.
     """
-    if wanted != "auto":
-        return max(1, min(number, wanted))
+    if size != "auto":
+        return max(1, min(number, size))
     limit = min(MOST_AT_ONCE * devices, most_that_fit(group, devices, beside))
     return math.ceil(number / math.ceil(number / limit)) if number else 1
 

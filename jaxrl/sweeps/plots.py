@@ -110,18 +110,18 @@ def _curves(axis: Any, groups: Settings, metric: str) -> None:
     for colour, (settings, outcomes) in zip(COLOURS, best_first, strict=False):
         steps = np.linspace(0, max(outcome.curve[0][-1] for outcome in outcomes), POINTS)
         values = np.stack([_at(steps, outcome) for outcome in outcomes])
-        seen = ~np.all(np.isnan(values), axis=0)
-        if not seen.any():
+        scored = ~np.all(np.isnan(values), axis=0)
+        if not scored.any():
             continue
-        least, middle, greatest = np.nanpercentile(values[:, seen], [low, 50, high], axis=0)
+        least, middle, greatest = np.nanpercentile(values[:, scored], [low, 50, high], axis=0)
         label = (
             " ".join(f"{name}={_brief(settings.get(name))}" for name in varied) or "as configured"
         )
         label = label if len(label) <= 40 else f"{label[:39]}…"
         axis.plot(
-            steps[seen], middle, color=colour, linewidth=1.7, label=f"{label}  {middle[-1]:.3g}"
+            steps[scored], middle, color=colour, linewidth=1.7, label=f"{label}  {middle[-1]:.3g}"
         )
-        axis.fill_between(steps[seen], least, greatest, color=colour, alpha=0.15, linewidth=0)
+        axis.fill_between(steps[scored], least, greatest, color=colour, alpha=0.15, linewidth=0)
     seeds = (
         ""
         if fewest == 1
@@ -141,8 +141,8 @@ def _curves(axis: Any, groups: Settings, metric: str) -> None:
 def _at(steps: np.ndarray, outcome: TrialResult) -> np.ndarray:
     """The newest score at each of these steps; a trial that has ended keeps its last."""
     at, scores = (np.asarray(part, np.float64) for part in outcome.curve)
-    known = ~np.isnan(scores)
-    at, scores = at[known], scores[known]
+    scored = ~np.isnan(scores)
+    at, scores = at[scored], scores[scored]
     place = np.searchsorted(at, steps, side="right") - 1
     return np.where(place >= 0, scores[np.maximum(place, 0)], np.nan)
 

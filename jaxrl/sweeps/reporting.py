@@ -279,7 +279,7 @@ class TrialLoop:
         self.program, self.state, self.members = program, state, reporters
         self.numbers = numbers  # with the last updates of trials that a callback ended
         self.stop_asked = stop_asked
-        self.seen: Seen | None = None  # of the last chunk
+        self.last_rows: Seen | None = None  # of the last chunk
         self.moved = np.zeros(len(numbers.last), np.int64)  # updates of each member in it
         self.seconds = 0.0  # that it took
         self._before: State | None = None  # the state that the last chunk began with
@@ -296,17 +296,17 @@ class TrialLoop:
 
     @property
     def seconds_per_update(self) -> float | None:
-        return None if self.seen is None else self.seconds / max(1, self.moved.max())
+        return None if self.last_rows is None else self.seconds / max(1, self.moved.max())
 
     def compute(self, count: int) -> list[Chunk]:
         updates = np.array(self.state.runner.num_updates)
         may_end = any(reporter.may_end for reporter in self.members)
         self._before = _copied(self.state) if may_end else None
         self._count, began = count, time.perf_counter()
-        self.state, self.seen = self.program.chunk(self.state, self.numbers, count)
+        self.state, self.last_rows = self.program.chunk(self.state, self.numbers, count)
         self.seconds = time.perf_counter() - began
         self.moved = np.array(self.state.runner.num_updates) - updates
-        shown = on_first_device(self.seen.metrics), self.state.diverged
+        shown = on_first_device(self.last_rows.metrics), self.state.diverged
         metrics, diverged = jax.tree.map(np.asarray, shown)
         chunks = []
         for i, reporter in enumerate(self.members):
@@ -326,7 +326,7 @@ class TrialLoop:
             last[cut] = updates[cut] + counts[cut]
             numbers, self.state = self.numbers.replace(last=last), None  # which leaves its memory
             before = _copied(self._before)  # once more: `look` may let still fewer count
-            self.state, self.seen = self.program.chunk(before, numbers, self._count)
+            self.state, self.last_rows = self.program.chunk(before, numbers, self._count)
             self.moved[cut] = counts[cut]
         is_stopped = np.asarray(self.state.met) | np.asarray(self.state.diverged)
         for i, (reporter, chunk) in enumerate(zip(self.members, chunks, strict=True)):

@@ -50,7 +50,7 @@ class Sweep:
             if value is not None and not math.isnan(value)
         ]
         if not scored:
-            known = sorted(
+            paths = sorted(
                 {
                     path
                     for outcome in self.outcomes
@@ -58,8 +58,8 @@ class Sweep:
                     for path, _ in flatten(outcome.result)
                 }
             )
-            if known and metric not in known:
-                raise unknown_result("metric", metric, known)
+            if paths and metric not in paths:
+                raise unknown_result("metric", metric, paths)
             raise UsageError(f"no trial has a {metric} yet")
         return max(scored, key=lambda pair: pair[0])[1]
 

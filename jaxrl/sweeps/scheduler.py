@@ -164,8 +164,8 @@ class Scheduler:
             if (unfinished := self._unfinished(group))
         }
         self.lanes, self.sizes, self.done = lanes_of(left, self.order.devices), {}, {}
-        beside, wanted = max(1, num_lanes(self.lanes)), self.order.batch_size
-        if wanted == "auto" and any(
+        beside, requested_size = max(1, num_lanes(self.lanes)), self.order.batch_size
+        if requested_size == "auto" and any(
             most_that_fit(self.groups[number], 1, beside) < 1 for number in left
         ):
             self.lanes = dict.fromkeys(left, SPLIT)
@@ -174,7 +174,7 @@ class Scheduler:
             self.sizes[number] = (
                 trials
                 if self.population is not None
-                else batch_size(self.groups[number], trials, *places, wanted)
+                else batch_size(self.groups[number], trials, *places, requested_size)
             )
 
     def _take_over(self, store: SweepFolder) -> None:
@@ -237,8 +237,8 @@ class Scheduler:
             batch = trial_states[begin : begin + size]
             for trial_state in batch:
                 if trial_state.state is None and not self.stopping:
-                    wanted = trial_state.trial, trial_state.algorithm, self.settings
-                    trial_state.reporter.open(store.open_trial(*wanted, resumed=resumed))
+                    arguments = trial_state.trial, trial_state.algorithm, self.settings
+                    trial_state.reporter.open(store.open_trial(*arguments, resumed=resumed))
             if self.stopping or not self._train(number, batch, size, rung):
                 self._break_off()
                 return
@@ -260,7 +260,7 @@ class Scheduler:
         loop = TrialLoop(members, state, numbers, reporters, lambda: self.stopping)
         begin = time.perf_counter()
         for _ in train(loop, self.moments):
-            scores = np.asarray(loop.seen.score)
+            scores = np.asarray(loop.last_rows.score)
             for i, trial_state in enumerate(batch):
                 trial_state.add_scores(scores[: loop.moved[i], i].tolist(), self.order.metric)
             with self.figures:
@@ -303,13 +303,13 @@ class Scheduler:
         self, number: int, numbers: Numbers, devices: int, *, starts: bool
     ) -> VmappedTrials:
         """The program of a group for the number of members."""
-        wanted = (self.groups[number], numbers, self.order.metric, self.criteria, devices)
-        members = known(*wanted)
+        arguments = (self.groups[number], numbers, self.order.metric, self.criteria, devices)
+        members = known(*arguments)
         if members is None:
             self.progress.say(
                 f"compiling program {number} for {_trials(numbers.last.shape[0])} at once ..."
             )
-            members = program_of(*wanted)
+            members = program_of(*arguments)
             if starts:
                 members.compile_start()
             with self.figures:

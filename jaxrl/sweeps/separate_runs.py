@@ -194,5 +194,5 @@ def _summary(outcome: TrialResult) -> str:
     trial = outcome.trial
     settings = " ".join(filter(None, [shown(trial.settings), f"seed={trial.config.seed}"]))
     score = "no score" if outcome.score is None else f"score {outcome.score:.2f}"
-    told = outcome.reason or f"{outcome.iterations:,} iterations, {score}"
-    return f"trial {trial.name} ({settings}) {outcome.status}: {told}"
+    ending = outcome.reason or f"{outcome.iterations:,} iterations, {score}"
+    return f"trial {trial.name} ({settings}) {outcome.status}: {ending}"

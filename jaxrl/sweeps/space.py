@@ -100,8 +100,8 @@ def _check_range(name: str, low: float, high: float, above: float = -math.inf) -
     for bound in (low, high):
         is_number = isinstance(bound, int | float | np.number) and not isinstance(bound, bool)
         if not is_number or not abs(bound) <= FLOAT32:
-            given = f"{brief(low)}, {brief(high)}"
-            raise UsageError(f"{name}({given}): both bounds must be finite numbers")
+            bounds = f"{brief(low)}, {brief(high)}"
+            raise UsageError(f"{name}({bounds}): both bounds must be finite numbers")
     if not above < low < high:
         raise UsageError(
             f"{name}({low:g}, {high:g}) needs {'0 < ' if above == 0 else ''}low < high"

@@ -135,7 +135,7 @@ def _plan_trials(
     """
     if is_population:
         return members_of(config, drawn, seeds), unreached(config, drawn[0])
-    settings = list({repr(each): each for each in drawn}.values())
+    settings = list({repr(combination): combination for combination in drawn}.values())
     trials = trials_of(config, settings, seeds)
     if len(trials) == 1:
         raise OneTrial(_nothing_to_sweep(trials[0]))
@@ -174,8 +174,8 @@ def resume_sweep(
             loggers = plan["run_settings"].get("loggers", ())
             lost = [entry["object"] for entry in loggers if isinstance(entry, dict)]
             if lost:
-                kept = [entry for entry in loggers if not isinstance(entry, dict)]
-                plan["run_settings"]["loggers"] = kept
+                named_loggers = [entry for entry in loggers if not isinstance(entry, dict)]
+                plan["run_settings"]["loggers"] = named_loggers
             check_saved_parts(plan, trust=trust)
             trials = [
                 trial

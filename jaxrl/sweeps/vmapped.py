@@ -146,7 +146,7 @@ def run_members(
     """`count` i32[] updates of all members, in one loop whose trip count is traced."""
     size = numbers.last.shape[0]
     zeros = lambda leaf: jnp.zeros((CAPACITY, size, *leaf.shape), leaf.dtype)
-    seen = Seen(jnp.full((CAPACITY, size), jnp.nan), jax.tree.map(zeros, spec.metrics))
+    rows = Seen(jnp.full((CAPACITY, size), jnp.nan), jax.tree.map(zeros, spec.metrics))
     update_all = jax.jit(
         jax.vmap(functools.partial(update_member, spec), in_axes=(0, 0, None)), inline=True
     )
@@ -156,13 +156,13 @@ def run_members(
         return (i < count) & jnp.any(~is_done(state, numbers))
 
     def update(carry):
-        i, state, seen = carry
+        i, state, rows = carry
         state, *reported = update_all(state, numbers, data)
-        seen = jax.tree.map(lambda rows, row: rows.at[i].set(row), seen, Seen(*reported))
-        return i + 1, state, seen
+        rows = jax.tree.map(lambda leaf, row: leaf.at[i].set(row), rows, Seen(*reported))
+        return i + 1, state, rows
 
-    _, state, seen = jax.lax.while_loop(unfinished, update, (jnp.int32(0), state, seen))
-    return state, seen
+    _, state, rows = jax.lax.while_loop(unfinished, update, (jnp.int32(0), state, rows))
+    return state, rows
 
 
 def is_finite(metrics: Metrics) -> jax.Array:

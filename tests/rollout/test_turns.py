@@ -147,7 +147,7 @@ def steps_of(past, times):
 def one_rollout(unfinished, part, times, bootstrap, acting):
     steps, acted = brought_over(unfinished, steps_of(part, times))
     outcome = outcomes(steps, acted, bootstrap, acting)
-    active = acted & outcome.known
+    active = acted & outcome.is_known
     ended = part.terminated | part.truncated | (active & outcome.done)
     advantages, _ = gae(
         outcome.reward,

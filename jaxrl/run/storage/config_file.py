@@ -254,23 +254,23 @@ def check_output(facts: Mapping[str, Any], folder: str | Path | None, *, trust: 
 
 
 def check_saved_parts(
-    facts: Mapping[str, Any], given: Collection[str] = (), *, trust: bool
+    facts: Mapping[str, Any], replacements: Collection[str] = (), *, trust: bool
 ) -> None:
     """Refuses loggers and hooks that a run's file names where they need `trust`, or were objects.
 
     Args:
-        given: settings that replace those of the file.
+        replacements: settings that replace those of the file.
 
     Raises:
         UsageError: see `jaxrl.core.trust.check_name`; nothing was imported.
     """
     for name, entry in _saved_parts(facts):
-        if isinstance(entry, dict) and name not in given:
+        if isinstance(entry, dict) and name not in replacements:
             raise UsageError(
                 f"the run's {name} hold an object, {entry.get('object')!s:.80}, which no file can "
                 f"hold: give {name} again, such as {name}=[...] in Python or --{name} module:Class"
             )
-        if name not in given:
+        if name not in replacements:
             kind = NAMED_BY_RUNS[name]
             check_name(kind, entry, f"the run's {kind.name}", trust=trust)
 
