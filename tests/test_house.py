@@ -144,11 +144,6 @@ PUBLIC_NAMES = {
 }
 VAGUE_WORDS = {"own", "one", "it", "its", "ours", "theirs", "their", "mine"}
 VAGUE_PARTICIPLES = {"told", "seen", "known", "wanted", "given", "kept", "each"}  # as whole names
-STILL_VAGUE = (  # folders and files; the list only becomes shorter
-    *("jaxrl/outside/workers/", "jaxrl/replay/", "jaxrl/run/inference/"),
-    *("jaxrl/outside/rollout_actor", "jaxrl/outside/learner"),
-    *("jaxrl/cluster/multiprocess", "jaxrl/run/trainer"),
-)
 ON_THE_WIRE = {("jaxrl/serving/protocol.py", "known")}
 NO_FIRST_WORDS = {  # of a docstring
     *("After", "As", "Between", "By", "For", "From", "How", "Its", "Of", "So", "That", "Their"),
@@ -400,8 +395,6 @@ def stored_names(source):
 
 def vague_participles(path, source):
     """Variables say what they hold: `told` may be texts, weights or observations."""
-    if path.startswith(STILL_VAGUE):
-        return []
     return [
         f"{path}:{line}: {name} does not say what it holds"
         for line, name in stored_names(source)

@@ -46,8 +46,8 @@ class SeveralProcesses:
             if "error" not in said:
                 return said["value"]
             kind, text = said["error"]
-            known = text if kind in ERRORS else f"process 0: {kind}: {text}"
-            error = ERRORS.get(kind, RuntimeError)(known)
+            message = text if kind in ERRORS else f"process 0: {kind}: {text}"
+            error = ERRORS.get(kind, RuntimeError)(message)
             error.is_shared = True
             raise error
         self.inside = True
@@ -143,7 +143,7 @@ def built_alike(channel: Channel, build: Callable, args: tuple, kwargs: dict[str
         said, folder = {"error": str(error)}, None
     everyone = channel.allgather(json.loads(dumped({**said, "folder": folder})))
     channel.busy = False
-    folders = [each.pop("folder") for each in everyone]
+    folders = [facts.pop("folder") for facts in everyone]
     refused = error or disagreement(everyone)
     if refused:
         raise refused

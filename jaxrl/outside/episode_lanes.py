@@ -93,8 +93,8 @@ class EpisodeLanes:
             for agent, data in self._agents_of(episode)
             if len(data)
         ]
-        known = self._so_far.pop(episode.id_, Finished({}, 0, {}, {}))
-        now = self._count(known, len(episode), parts)
+        before = self._so_far.pop(episode.id_, Finished({}, 0, {}, {}))
+        now = self._count(before, len(episode), parts)
         for agent, part in parts:  # all of them are sound
             self._parts[agent].append(part)
         self.num_env_steps += len(episode)
@@ -140,8 +140,8 @@ class EpisodeLanes:
 
     def _part_of(self, agent: AgentId, episode: SingleAgentEpisode) -> Part:
         policy_spec, what = self._policy_specs[agent], f"episode {episode.id_}, agent {agent!r}:"
-        count, given = len(episode), episode.extra_model_outputs
-        outputs = {name: given[name].arrays() for name in given}
+        count, extras = len(episode), episode.extra_model_outputs
+        outputs = {name: extras[name].arrays() for name in extras}
         space = policy_spec.observation_space
         obs, mask = policy_spec.given_observation(episode.observations.arrays())
         obs = checked(space, obs, f"{what} observations")
@@ -154,18 +154,18 @@ class EpisodeLanes:
         for field, name in (("log_prob", LOG_PROB), ("dist_inputs", DIST_INPUTS)):
             if name in outputs:
                 rows[field] = values = _as_floats(outputs[name])
-                wanted = (count,) if field == "log_prob" else (count, self._width(policy_spec))
-                if values.shape != wanted or not np.isfinite(values).all():
+                shape = (count,) if field == "log_prob" else (count, self._width(policy_spec))
+                if values.shape != shape or not np.isfinite(values).all():
                     raise UsageError(
-                        f"{what} {name} must be finite numbers {list(wanted)}, not of "
+                        f"{what} {name} must be finite numbers {list(shape)}, not of "
                         f"{list(values.shape)}"
                     )
         if self.spec.masked:
-            wanted = (count, mask_length(policy_spec.action_space))
-            mask = np.ones(wanted, bool) if mask is None else mask[:count]
+            shape = (count, mask_length(policy_spec.action_space))
+            mask = np.ones(shape, bool) if mask is None else mask[:count]
             mask = flags_of(outputs.get(MASK, mask), f"{what} {MASK}")
-            if mask.shape != wanted:
-                raise UsageError(f"{what} {MASK} must be bool{list(wanted)}")
+            if mask.shape != shape:
+                raise UsageError(f"{what} {MASK} must be bool{list(shape)}")
             rows["action_mask"] = mask
         return Part(obs, rows, bool(episode.is_terminated))
 
@@ -196,10 +196,10 @@ class EpisodeLanes:
                     _fill(lanes, column, self._parts[agent], whole=policy_spec.has_memory)
         return lanes
 
-    def _count(self, known: Finished, length: int, parts: list[tuple[AgentId, Part]]) -> Finished:
+    def _count(self, before: Finished, length: int, parts: list[tuple[AgentId, Part]]) -> Finished:
         """An episode after a chunk of it, whose parts are told what it had brought before."""
-        returns, steps = dict(known.returns), dict(known.agent_steps)
-        discounted = dict(known.discounted)
+        returns, steps = dict(before.returns), dict(before.agent_steps)
+        discounted = dict(before.discounted)
         for agent, part in parts:
             paid = float(part.rows["reward"].sum(dtype=np.float64))
             returns[agent] = returns.get(agent, 0.0) + paid
@@ -210,7 +210,7 @@ class EpisodeLanes:
                     so_far.append(reward + self._gammas[agent] * so_far[-1])
                 discounted[agent] = so_far.pop()
                 part.rows["return_before"] = np.array(so_far, np.float32)
-        return Finished(returns, known.length + length, steps, discounted)
+        return Finished(returns, before.length + length, steps, discounted)
 
     def _take_finished(self) -> tuple[EpisodeStats, np.ndarray]:
         (num_steps, num_envs), agents = self.shape, self.spec.grouping.agents

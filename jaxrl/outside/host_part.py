@@ -336,9 +336,9 @@ def _row_of(
     steps = steps_of(spec, envs, outputs, raw, final_values, last.obs)
     going_on, ended = (stepped.obs, raw.state), with_new_episodes(raw, stepped.lost)
     played = Played(weights, outputs, ended)
-    after, known = follow(spec, envs, played, going_on, env_params)
+    after, step_facts = follow(spec, envs, played, going_on, env_params)
     carries = playing.carries.record(envs.policy_states, steps, playing.step)
-    ends = Ends.of(raw, known)._replace(lost=stepped.lost)
+    ends = Ends.of(raw, step_facts)._replace(lost=stepped.lost)
     return after, packed(steps, ends), carries
 
 

@@ -112,8 +112,8 @@ def raw_step_of(spec: RolloutSpec, steps: OutsideSteps, copies: jax.Array) -> Ra
     Args:
         copies: the numbers of the copies, i32[E].
     """
-    given = steps.active, steps.terminated, steps.truncated
-    active, terminated, truncated = (flags & ~steps.lost[:, None] for flags in given)
+    reported = steps.active, steps.terminated, steps.truncated
+    active, terminated, truncated = (flags & ~steps.lost[:, None] for flags in reported)
     reward = jnp.where(steps.lost[:, None], 0.0, steps.reward)
     if not spec.waits:  # who is away is neither paid nor ended
         terminated, truncated = terminated & active, truncated & active

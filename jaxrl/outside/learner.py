@@ -141,19 +141,19 @@ class Learner(PolicyAccess):
         """
         agents = self.algorithm.grouping.agents
         if agents == (DEFAULT_AGENT,):
-            given = observations, action_masks, prev_rewards
-            observations, action_masks, prev_rewards = ({DEFAULT_AGENT: part} for part in given)
+            unnamed = observations, action_masks, prev_rewards
+            observations, action_masks, prev_rewards = ({DEFAULT_AGENT: part} for part in unnamed)
         if not isinstance(observations, Mapping):
             raise UsageError(f"act takes {{agent: observation}} of {', '.join(agents)}")
         env_steps = self.lifetime.num_env_steps + self.num_waiting
-        told = {"explore": explore, "begins": begins, "env_steps": env_steps}
+        arguments = {"explore": explore, "begins": begins, "env_steps": env_steps}
         actions, outputs = {}, {}
         for agent, observation in observations.items():
-            told["action_mask"] = (action_masks or {}).get(agent)
+            arguments["action_mask"] = (action_masks or {}).get(agent)
             reward = (prev_rewards or {}).get(agent)
-            told["prev_reward"] = 0.0 if reward is None else reward
+            arguments["prev_reward"] = 0.0 if reward is None else reward
             policy = self._policy_of(agent)
-            actions[agent], outputs[agent] = policy.decide(observation, agent=agent, **told)
+            actions[agent], outputs[agent] = policy.decide(observation, agent=agent, **arguments)
         if agents == (DEFAULT_AGENT,):
             return actions[DEFAULT_AGENT], outputs[DEFAULT_AGENT]
         return actions, outputs
@@ -252,8 +252,8 @@ class Learner(PolicyAccess):
                 if policy not in self._policies:
                     self._policies[policy] = self._recording_policy(policy, agents)
                 return self._policies[policy]
-        known = ", ".join(self.algorithm.grouping.agents)
-        raise UsageError(f"act: there is no agent {agent!r}; the agents are {known}")
+        agent_names = ", ".join(self.algorithm.grouping.agents)
+        raise UsageError(f"act: there is no agent {agent!r}; the agents are {agent_names}")
 
     def _recording_policy(self, policy: PolicyId, agents: tuple[AgentId, ...]) -> RecordingPolicy:
         group, _ = self.algorithm.grouping.locate(policy)
@@ -358,10 +358,10 @@ def _no_copies(num_envs: int, **settings: Any) -> Any:
 
 
 def _by_agent(
-    given: Any, what: str, *, is_observed: bool = False
+    declared: Any, what: str, *, is_observed: bool = False
 ) -> tuple[dict[AgentId, Space], tuple[tuple[str, str], ...]]:
     """({agent: space of jaxrl}, the parts that no network reads); one space is of one agent."""
-    spaces = given if isinstance(given, dict) else {DEFAULT_AGENT: given}
+    spaces = declared if isinstance(declared, dict) else {DEFAULT_AGENT: declared}
     found, unread = {}, set()
     for agent, space in spaces.items():
         if not isinstance(space, Space):

@@ -108,9 +108,9 @@ def _trajectory(
 def _as_recorded(distribution: Distribution, lanes: Lanes) -> Distribution:
     """The distribution with its recorded numbers, the inverse of `dist_inputs`, where known."""
     leaves, structure = jax.tree.flatten(distribution)
-    known, begin, recorded = lanes.has_dist_inputs[..., None], 0, []
+    is_recorded, begin, recorded = lanes.has_dist_inputs[..., None], 0, []
     for leaf in leaves:
         end = begin + leaf.shape[-1]
-        recorded.append(jnp.where(known, lanes.dist_inputs[..., begin:end], leaf))
+        recorded.append(jnp.where(is_recorded, lanes.dist_inputs[..., begin:end], leaf))
         begin = end
     return structure.unflatten(recorded)

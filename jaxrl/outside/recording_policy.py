@@ -28,7 +28,7 @@ class RecordingPolicy(Policy):
         begins: Any = False,
         prev_reward: Any = 0.0,
         env_steps: int = 0,
-        **told: Any,
+        **mask_and_agent: Any,
     ) -> tuple[np.ndarray, dict[str, PyTree]]:
         """(the environment's action, the model's outputs to record with it); see `Policy.act`.
 
@@ -37,14 +37,14 @@ class RecordingPolicy(Policy):
                 is the distribution's mode.
             env_steps: of training so far, for explorations.
         """
-        arguments = {"begins": begins, "prev_reward": prev_reward, **told}
+        arguments = {"begins": begins, "prev_reward": prev_reward, **mask_and_agent}
         batch_shape, inputs = self._reader.read(observation, arguments, masked=self.masked)
         key = jax.random.fold_in(self._key, self._draws)
         self._draws += 1
         step = self.policy_spec, batch_shape, explore
         now = key, np.float32(env_steps)
         action, outputs, after = _decide(step, self.weights, inputs, now)
-        self._memory[told.get("agent")] = after
+        self._memory[mask_and_agent.get("agent")] = after
         action, outputs = jax.device_get((action, outputs))
         return action, outputs
 

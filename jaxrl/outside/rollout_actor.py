@@ -77,14 +77,14 @@ class _Messages(logging.Handler):
 
     def __init__(self):
         super().__init__(logging.WARNING)
-        self._kept: list[tuple[str, int, str]] = []
+        self._entries: list[tuple[str, int, str]] = []
         logger = logging.getLogger(__name__.partition(".")[0])
         logger.addHandler(self)
         logger.propagate = False
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._kept.append((record.name, record.levelno, record.getMessage()))
+        self._entries.append((record.name, record.levelno, record.getMessage()))
 
     def taken(self) -> list[tuple[str, int, str]]:
-        kept, self._kept = self._kept, []
-        return kept
+        entries, self._entries = self._entries, []
+        return entries

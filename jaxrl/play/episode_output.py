@@ -127,10 +127,10 @@ class EpisodeOutput(Output):
         if self._cutter is None:
             spec, begins = self._algorithm.rollout_spec, chunk.update == 1
             self._cutter = EpisodeCutter(spec, self._env_index, begins=begins)
-        told = self._cutter.too_long is not None
+        has_warned = self._cutter.too_long is not None
         for episode in self._cutter.cut(chunk, self._origin):
             writer.write(episode)
-        if self._cutter.too_long is not None and not told:
+        if self._cutter.too_long is not None and not has_warned:
             self._say(
                 f"warning: an episode of more than {self._cutter.too_long:,} steps is too long to "
                 "be kept, and such episodes are not written"

@@ -56,12 +56,12 @@ def summary_of_episodes(algorithm: Algorithm, batches: Iterable[PlayedBatch]) ->
 
 
 def evaluate_and_record(
-    players: Players, wanted: EpisodeRange, *sinks: Callable[[Episode], Any]
+    players: Players, episode_range: EpisodeRange, *sinks: Callable[[Episode], Any]
 ) -> Result:
     """{"env_runners": ...}; the sinks are called with each episode as an object."""
-    batches = play_episodes(players, wanted, keeps_steps=bool(sinks))
+    batches = play_episodes(players, episode_range, keeps_steps=bool(sinks))
     if sinks:
-        batches = passed_to(sinks, players, wanted.seed, batches)
+        batches = passed_to(sinks, players, episode_range.seed, batches)
     return {"env_runners": summary_of_episodes(players.algorithm, batches)}
 
 
@@ -109,12 +109,12 @@ class Evaluation:
             **changes: episodes, explore, seed, max_steps or env_args in place of the settings',
                 where they are not None.
         """
-        wanted, env_args = self._wanted(first, changes)
+        episode_range, env_args = self._range_and_args(first, changes)
         algorithm, is_target = self._over(env_args), self.config.env_task_fn is not None
         params = algorithm.env_params if is_target or env_args else env_params
         env, weights = env_of(self.config, env_args), algorithm.acting_weights
         players = Players(algorithm, weights(runner, opponent), params, env, self.copies)
-        result = evaluate_and_record(players, wanted, *sinks)
+        result = evaluate_and_record(players, episode_range, *sinks)
         pool = self.trained.opponents
         if pool is None:
             return result
@@ -124,25 +124,25 @@ class Evaluation:
         """Ends what steps copies of an environment outside JAX."""
         self.copies.close()
 
-    def _wanted(
+    def _range_and_args(
         self, first: int, changes: Mapping[str, Any]
     ) -> tuple[EpisodeRange, dict[str, Any]]:
         """(the episodes, the environment's other arguments) of the settings and the changes."""
-        wanted = {name: getattr(self.settings, setting) for name, setting in SETTINGS.items()}
-        wanted |= {name: value for name, value in changes.items() if value is not None}
-        limit = PlayLimit(wanted["max_steps"], self.say, SETTINGS["max_steps"])
-        chosen = wanted["seed"], first, wanted["episodes"], wanted["explore"], limit
-        pairs("{name: value}")("env_args", freeze(wanted["env_args"]))
-        return EpisodeRange(*chosen), dict(wanted["env_args"])
+        choices = {name: getattr(self.settings, setting) for name, setting in SETTINGS.items()}
+        choices |= {name: value for name, value in changes.items() if value is not None}
+        limit = PlayLimit(choices["max_steps"], self.say, SETTINGS["max_steps"])
+        chosen = choices["seed"], first, choices["episodes"], choices["explore"], limit
+        pairs("{name: value}")("env_args", freeze(choices["env_args"]))
+        return EpisodeRange(*chosen), dict(choices["env_args"])
 
     def _over(self, env_args: Any) -> Algorithm:
         """Training's algorithm, or one over an environment with other arguments, compiled once."""
         if not env_args:
             return self.trained
-        known = freeze(env_args)
-        if known not in self._algorithms:
-            self._algorithms[known] = with_arguments(self.config, dict(env_args), self.trained)
-        return self._algorithms[known]
+        key = freeze(env_args)
+        if key not in self._algorithms:
+            self._algorithms[key] = with_arguments(self.config, dict(env_args), self.trained)
+        return self._algorithms[key]
 
 
 def with_arguments(config: Any, env_args: dict[str, Any], trained: Algorithm) -> Algorithm:

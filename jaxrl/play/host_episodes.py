@@ -127,7 +127,11 @@ class EpisodeRange:
 
 
 def play_episodes(
-    players: Players, wanted: EpisodeRange, *, keeps_steps: bool = False, to_look_at: bool = False
+    players: Players,
+    episode_range: EpisodeRange,
+    *,
+    keeps_steps: bool = False,
+    to_look_at: bool = False,
 ) -> Iterator[PlayedBatch]:
     """Plays whole episodes, a batch at a time; cut where the limit says.
 
@@ -138,14 +142,14 @@ def play_episodes(
     Raises:
         UsageError: an environment that fails again and again.
     """
-    game = make_game(players.weights, players.env_params, wanted.seed)
+    game = make_game(players.weights, players.env_params, episode_range.seed)
     keeps_steps = keeps_steps or to_look_at
-    play = PlaySpec(players.algorithm.rollout_spec, wanted.explore, keeps_steps, to_look_at)
-    which = wanted.first, wanted.number, wanted.limit
+    play = PlaySpec(players.algorithm.rollout_spec, episode_range.explore, keeps_steps, to_look_at)
+    which = episode_range.first, episode_range.number, episode_range.limit
     if not is_outside(play.rollout.env):
-        yield from walk(CompiledEpisodes(play, game, wanted.number), *which)
+        yield from walk(CompiledEpisodes(play, game, episode_range.number), *which)
         return
-    with _lent(play, wanted.number, players.copies) as vector:
+    with _lent(play, episode_range.number, players.copies) as vector:
         yield from walk(OutsideEpisodes(play, game, vector), *which)
 
 
@@ -197,7 +201,7 @@ def _seeds(game: Game, index: np.ndarray, attempt: int) -> np.ndarray:
     """An episode's own seed, whichever episodes are played beside it; u32[E]."""
     words = np.asarray(jax.random.key_data(game.reset_key)).tolist()
     sequences = [np.random.SeedSequence([*words, attempt, int(number)]) for number in index]
-    return np.array([each.generate_state(1)[0] for each in sequences], np.uint32)
+    return np.array([sequence.generate_state(1)[0] for sequence in sequences], np.uint32)
 
 
 def _step_all(vector: Any, actions: PyTree) -> Any:
@@ -234,9 +238,9 @@ def _go_on(
     raw = raw_step_of(spec, steps, playing.envs.state.copy)
     going_on = steps.obs, raw.state
     played = Played(game.weights, outputs, with_new_episodes(raw, steps.lost))
-    envs, known = follow(spec, playing.envs, played, going_on, game.env_params)
+    envs, step_facts = follow(spec, playing.envs, played, going_on, game.env_params)
     first_end = raw.episode_done & ~playing.done
-    finished = jax.vmap(restart)(first_end, known.reached, playing.finished)
+    finished = jax.vmap(restart)(first_end, step_facts.reached, playing.finished)
     after = playing.replace(
         envs=envs,
         num_steps=playing.num_steps + 1,

@@ -210,19 +210,19 @@ def policy_of(
     trust: bool = False,
 ) -> Policy:
     """One policy of a checkpoint that was read."""
-    known = saved.facts["policies"]
-    policy = named_policy(policy, tuple(known), str(saved.path))
+    policies = saved.facts["policies"]
+    policy = named_policy(policy, tuple(policies), str(saved.path))
     given_config = config
     if config is None:
-        given = {} if model is None else {"model": model}
+        changes = {} if model is None else {"model": model}
         config = read_config(
-            saved.facts, "jaxrl.load_policy", to_play=policy, changes=given, trust=trust
+            saved.facts, "jaxrl.load_policy", to_play=policy, changes=changes, trust=trust
         )
     if not hasattr(config, "policy_spec"):
         raise UsageError(f"config={brief(config)} must be a PPOConfig, or None")
-    saved_spaces = {name: known[policy][name] for name in known[policy] if name != "agents"}
+    saved_spaces = {name: policies[policy][name] for name in policies[policy] if name != "agents"}
     spaces = {name: from_json(space) for name, space in saved_spaces.items()}
-    policy_spec = config.policy_spec(policy, num_agents=len(known[policy]["agents"]), **spaces)
+    policy_spec = config.policy_spec(policy, num_agents=len(policies[policy]["agents"]), **spaces)
     weights = saved_weights(saved, policy, policy_spec)
     loading = {"config": given_config, "trust": trust, "call": "jaxrl.load_policy"}
     players = functools.partial(open_run, saved.path, **loading)
@@ -230,7 +230,7 @@ def policy_of(
         policy_spec,
         weights,
         name=policy,
-        agents=known[policy]["agents"],
+        agents=policies[policy]["agents"],
         masked=saved.facts["action_masks"],
         seed=seed,
         origin=Origin(saved.facts["env_name"], players),
@@ -283,14 +283,16 @@ def evaluate(
             opponent that the run's pool does not have.
     """
     limit = DEFAULT_LIMIT if max_steps is None else PlayLimit(max_steps)
-    wanted = EpisodeRange(0 if seed is None else seed, 0, episodes, explore, limit)
+    episode_range = EpisodeRange(0 if seed is None else seed, 0, episodes, explore, limit)
     game = OtherGame(env_args, opponent)
     opened = open_run(path, checkpoint, config=config, game=game, trust=trust)
     run_settings = opened.saved.facts["run_settings"]
     if seed is None:
-        wanted = replace(wanted, seed=opened.players.seed)
+        episode_range = replace(episode_range, seed=opened.players.seed)
     if max_steps is None:
-        wanted = replace(wanted, limit=PlayLimit(run_settings["evaluation_max_steps"]))
+        episode_range = replace(
+            episode_range, limit=PlayLimit(run_settings["evaluation_max_steps"])
+        )
     returned, sinks = [], []
     with contextlib.ExitStack() as stack:
         copies = stack.enter_context(contextlib.closing(_copies_of(run_settings)))
@@ -299,14 +301,14 @@ def evaluate(
         if output is not None:
             sinks.append(stack.enter_context(EpisodeWriter(output)).write)
         players = opened.players._replace(copies=copies)
-        result = {**evaluate_and_record(players, wanted, *sinks), **opened.against}
+        result = {**evaluate_and_record(players, episode_range, *sinks), **opened.against}
     return {**result, "episodes": returned} if return_episodes else result
 
 
 def _copies_of(run_settings: Mapping[str, Any]) -> EvaluationCopies:
     """Stepped as training's were."""
-    known = {name: run_settings[name] for name in HOST_SETTINGS if name in run_settings}
-    return EvaluationCopies(RunSettings(**known))
+    host_settings = {name: run_settings[name] for name in HOST_SETTINGS if name in run_settings}
+    return EvaluationCopies(RunSettings(**host_settings))
 
 
 @takes(

@@ -145,30 +145,30 @@ def _first_linked(is_played: np.ndarray) -> np.ndarray:
     return np.array([np.flatnonzero(linked)[0] for linked in is_linked], int)
 
 
-def matrix_of(trainer: Any, wanted: EpisodeRange) -> PayoffMatrix:
+def matrix_of(trainer: Any, episode_range: EpisodeRange) -> PayoffMatrix:
     """The matrix of a trainer's pool, the same in all processes that train.
 
     Args:
-        wanted: the episodes of each pair.
+        episode_range: the episodes of each pair.
 
     Raises:
         UsageError: the configuration has no pool.
     """
     algorithm, runner = trainer.algorithm, trainer.runner
     params = algorithm.env_params if trainer.config.env_task_fn else trainer.env_params
-    pairs = lambda: play_pairs(algorithm, runner, params, wanted)
+    pairs = lambda: play_pairs(algorithm, runner, params, episode_range)
     return PayoffMatrix(**trainer.processes.broadcast(pairs))
 
 
 def play_pairs(
-    algorithm: Algorithm, runner: RunnerState, env_params: PyTree, wanted: EpisodeRange
+    algorithm: Algorithm, runner: RunnerState, env_params: PyTree, episode_range: EpisodeRange
 ) -> dict[str, Any]:
     """The arguments of a `PayoffMatrix`, as JSON holds them.
 
     Plays the policy that learns, and its copies, against every member of the pool.
 
     Args:
-        wanted: the episodes of each pair.
+        episode_range: the episodes of each pair.
 
     Raises:
         UsageError: the algorithm has no pool.
@@ -183,10 +183,10 @@ def play_pairs(
         for j, column in enumerate(columns):
             weights = list(row)
             weights[pool.group] = pool.player(runner.opponents, column)
-            win_rate[i, j] = _win_rate(algorithm, tuple(weights), env_params, wanted)
+            win_rate[i, j] = _win_rate(algorithm, tuple(weights), env_params, episode_range)
     label = lambda name: _label(pool, runner, name)
     names = {"rows": list(map(label, rows)), "columns": list(map(label, columns))}
-    return {**names, "win_rate": win_rate.tolist(), "episodes": wanted.number}
+    return {**names, "win_rate": win_rate.tolist(), "episodes": episode_range.number}
 
 
 def _by_age(pool: Pool, runner: RunnerState) -> Iterator[str]:
@@ -225,10 +225,10 @@ def _win_rate(
     algorithm: Algorithm,
     weights: tuple[PyTree, ...],
     env_params: PyTree,
-    wanted: EpisodeRange,
+    episode_range: EpisodeRange,
 ) -> float:
     """The share of the episodes that ended which were won; NaN if none did."""
-    batches = play_episodes(Players(algorithm, weights, env_params), wanted)
+    batches = play_episodes(Players(algorithm, weights, env_params), episode_range)
     returns = np.concatenate([batch.finished.returns[batch.done] for batch in batches])
     points = algorithm.opponents.points(returns)[1]
     return float(points.mean(dtype=np.float64)) if len(points) else math.nan

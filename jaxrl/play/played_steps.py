@@ -32,10 +32,10 @@ def played_steps(
         spec.policy_specs, outputs, *by_group, strict=True
     ):
         sampled, env_action = policy_spec.recorded(output.action)
-        told = model_outputs(output, env_action)
+        named_outputs = model_outputs(output, env_action)
         if to_look_at:
-            told |= distribution_shown(policy_spec, output)
-        groups.append(AgentSteps(None, sampled, *rest, told, reached))
+            named_outputs |= distribution_shown(policy_spec, output)
+        groups.append(AgentSteps(None, sampled, *rest, named_outputs, reached))
     by_env = jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 1, 0), tuple(groups))
     reached_state = raw.state if to_look_at else None
     return RecordedSteps(by_env, raw.all_terminated, raw.episode_done, reached_state)

@@ -108,8 +108,8 @@ class EpisodeRecording:
         """The nearest steps to these that there is a picture of."""
         if not self.pictures:
             return steps
-        known = np.array(sorted(self.pictures))
-        return np.unique(known[np.abs(known - steps[:, None]).argmin(axis=1)])
+        pictured_steps = np.array(sorted(self.pictures))
+        return np.unique(pictured_steps[np.abs(pictured_steps - steps[:, None]).argmin(axis=1)])
 
     def _by_step(self, name: str) -> np.ndarray:
         return np.stack([getattr(steps, name) for steps in self.steps.values()], axis=1)
@@ -206,12 +206,12 @@ def frames(recording: EpisodeRecording, steps: Sequence[int]) -> Iterator[np.nda
         yield from (recording.pictures[int(step)] for step in steps)
         return
     for begin in range(0, len(steps), PICTURES_AT_ONCE):
-        wanted = np.asarray(steps[begin : begin + PICTURES_AT_ONCE])
+        batch = np.asarray(steps[begin : begin + PICTURES_AT_ONCE])
         # One shape, one compilation.
-        index = np.pad(wanted, (0, PICTURES_AT_ONCE - len(wanted)), mode="edge")
+        index = np.pad(batch, (0, PICTURES_AT_ONCE - len(batch)), mode="edge")
         states = jax.tree.map(lambda leaf, index=index: leaf[index], recording.states)
         painted = _paint(recording.env, states, recording.env_params)
-        yield from np.asarray(painted)[: len(wanted)]
+        yield from np.asarray(painted)[: len(batch)]
 
 
 def check_can_render(env: MultiAgentEnvironment) -> None:

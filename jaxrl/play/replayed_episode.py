@@ -71,9 +71,9 @@ def recordings_in(source: Any) -> tuple[EpisodeRecording, ...] | None:
     An `Episode` is played again in its environment; a recording is shown as it is.
     """
     sources = source if isinstance(source, list | tuple) else [source]
-    if not (sources and all(isinstance(each, Episode | EpisodeRecording) for each in sources)):
+    if not (sources and all(isinstance(item, Episode | EpisodeRecording) for item in sources)):
         return None
-    return tuple(replay_episode(each) if isinstance(each, Episode) else each for each in sources)
+    return tuple(replay_episode(item) if isinstance(item, Episode) else item for item in sources)
 
 
 def refuse_settings_of_play(function: Callable[..., Any], settings: Mapping[str, Any]) -> None:
@@ -135,9 +135,9 @@ def origin_of(episode: Episode) -> Mapping[str, Any]:
             for its outcome.
     """
     origin = episode.custom_data.get(ORIGIN)
-    known = {"env", "env_args", "env_params", "seed"}
-    is_known = isinstance(origin, Mapping) and set(origin) - known in ({"episode"}, {"rollout"})
-    if not (is_known and known < set(origin)):
+    needed = {"env", "env_args", "env_params", "seed"}
+    is_known = isinstance(origin, Mapping) and set(origin) - needed in ({"episode"}, {"rollout"})
+    if not (is_known and needed < set(origin)):
         raise UsageError(
             f"episode {episode.id_} does not say where it was played: only episodes that a trainer "
             "sampled or wrote, or jaxrl.evaluate returned, can be replayed; slices need their "
@@ -193,8 +193,8 @@ def _differences(
     rewards = steps.reward[: times[-1]]
     if len(times) > 1:
         rewards = rewards_of_actions(rewards, times[:-1])
-        given = np.asarray(episode.get_rewards(slice(0, len(rewards))))
-        found += _first_unequal(agent, "reward", times[:-1], given, rewards)
+        stored = np.asarray(episode.get_rewards(slice(0, len(rewards))))
+        found += _first_unequal(agent, "reward", times[:-1], stored, rewards)
     if episode.is_done and len(times) == num_observations:
         for name in ("terminated", "truncated"):
             was, now = getattr(episode, f"is_{name}"), getattr(steps, name)[times[-1] - 1]

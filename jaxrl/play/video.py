@@ -153,8 +153,8 @@ def caption(
         return Caption((head,), named)
     if len(agents) > NAMED_AGENTS:
         low, high = _number(returns.min()), _number(returns.max())
-        each = low if low == high else f"{low} to {high}"
-        return Caption((head, ((f"{len(agents)} agents", QUIET), (f"{each} each", INK))), named)
+        span = low if low == high else f"{low} to {high}"
+        return Caption((head, ((f"{len(agents)} agents", QUIET), (f"{span} each", INK))), named)
     by_agent = [
         (f"{agent}: {_number(value)}", colours.get(agent, INK))
         for agent, value in zip(agents, returns, strict=True)
@@ -266,10 +266,10 @@ def _write_mp4(path: Path, pictures: Iterator[Any], delay: float) -> None:
 
     first = next(pictures)
     size = f"{first.width}x{first.height}"
-    given = f"-f rawvideo -pix_fmt rgb24 -s {size} -r {1 / delay:g} -i -"
-    wanted = "-c:v libx264 -crf 20 -pix_fmt yuv420p -movflags +faststart"
+    raw_in = f"-f rawvideo -pix_fmt rgb24 -s {size} -r {1 / delay:g} -i -"
+    mp4_out = "-c:v libx264 -crf 20 -pix_fmt yuv420p -movflags +faststart"
     program = imageio_ffmpeg.get_ffmpeg_exe()
-    command = [program, "-loglevel", "error", "-y", *given.split(), *wanted.split(), str(path)]
+    command = [program, "-loglevel", "error", "-y", *raw_in.split(), *mp4_out.split(), str(path)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE) as ffmpeg:
         try:
             for picture in itertools.chain([first], pictures):

@@ -177,9 +177,9 @@ def _play_out(source: Source, begun: EpisodesUnderWay, limit: PlayLimit) -> Play
     playing, num_steps, parts = begun, 0, []
     done = np.zeros(begun.done.shape, bool)
     while not done.all() and num_steps < limit.max_steps:
-        playing, kept = source.go_on(playing, np.int32(limit.max_steps))
+        playing, kept_steps = source.go_on(playing, np.int32(limit.max_steps))
         count, num_steps = int(playing.num_steps) - num_steps, int(playing.num_steps)
-        parts.append(jax.tree.map(lambda leaf, count=count: on_host(leaf)[:, :count], kept))
+        parts.append(jax.tree.map(lambda leaf, count=count: on_host(leaf)[:, :count], kept_steps))
         done = np.asarray(playing.done)
         watch.look(done, num_steps)
     watch.conclude(done)
@@ -287,16 +287,16 @@ def _go_on(
         return ~jnp.all(playing.done) & (playing.num_steps < last)
 
     def step_and_keep(carry):
-        playing, kept = carry
+        playing, kept_steps = carry
         at = playing.num_steps - begin
         playing, new = step(playing)
         put = lambda rows, row: jax.lax.dynamic_update_index_in_dim(rows, row, at, axis=0)
-        return playing, jax.tree.map(put, kept, new)
+        return playing, jax.tree.map(put, kept_steps, new)
 
     nothing = jax.tree.map(lambda leaf: jnp.zeros((length, *leaf.shape), leaf.dtype), shapes)
-    playing, kept = jax.lax.while_loop(goes_on, step_and_keep, (playing, nothing))
-    kept = jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 0, 1), kept)
-    return playing, kept.unpack() if play.keeps_steps else None
+    playing, kept_steps = jax.lax.while_loop(goes_on, step_and_keep, (playing, nothing))
+    kept_steps = jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 0, 1), kept_steps)
+    return playing, kept_steps.unpack() if play.keeps_steps else None
 
 
 def kept_of(play: PlaySpec, outputs: list[PolicyOutput], raw: RawStep) -> RecordedSteps | None:
@@ -310,9 +310,9 @@ def _counted(
     spec: RolloutSpec, playing: EpisodesUnderWay, played: Played, env_params: PyTree
 ) -> tuple[EnvBatch, EpisodeStats]:
     """The environments after a step, ended ones reset, and the finished episodes."""
-    envs, known = advance_envs(spec, playing.envs, played, env_params)
+    envs, step_facts = advance_envs(spec, playing.envs, played, env_params)
     first_end = played.raw.episode_done & ~playing.done
-    return envs, jax.vmap(restart)(first_end, known.reached, playing.finished)
+    return envs, jax.vmap(restart)(first_end, step_facts.reached, playing.finished)
 
 
 def _uncounted(

@@ -124,7 +124,7 @@ def _bars(numbers: np.ndarray) -> Drawings:
         },
     ]
     bounds = np.array([[0.0, -edge - below, float(count), edge]])
-    return Drawings(bounds, looks, [{**each, **always} for each in arrays], numbers)
+    return Drawings(bounds, looks, [{**drawing, **always} for drawing in arrays], numbers)
 
 
 @functools.partial(jax.jit, static_argnums=0)

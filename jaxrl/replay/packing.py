@@ -24,7 +24,7 @@ class Packer:
 
     def __init__(self):
         self._bytes = bytearray()
-        self._known: dict[bytes, int] = {}
+        self._places: dict[bytes, int] = {}
 
     def add(self, values: Any, bits: int = 16) -> dict[str, Any]:
         """The reference to an array [T, ...] of finite numbers.
@@ -65,8 +65,8 @@ class Packer:
     def _place(self, content: bytes) -> int:
         """The place where these bytes begin; a multiple of four, as arrays of floats need."""
         digest = hashlib.sha256(content).digest()
-        if digest not in self._known:
+        if digest not in self._places:
             self._bytes += b"\0" * (-len(self._bytes) % 4)
-            self._known[digest] = len(self._bytes)
+            self._places[digest] = len(self._bytes)
             self._bytes += content
-        return self._known[digest]
+        return self._places[digest]

@@ -142,7 +142,7 @@ def replay_data(columns: Sequence[Column], *, first: int = 0, note: str = "") ->
         ],
         "hidden_agents": len(shown.agents) - len(agents),
         "columns": [{"name": column.name, "note": column.note} for column in columns],
-        "episodes": [{"number": first + i, "tracks": each} for i, each in enumerate(tracks)],
+        "episodes": [{"number": first + i, "tracks": row} for i, row in enumerate(tracks)],
         "arrays": packer.text(),
     }
 

@@ -93,9 +93,9 @@ def replay(
     return make_replay(columns, first=episode, note=note)
 
 
-def _checkpoints(given: Any) -> list[Any]:
-    is_list = isinstance(given, list | tuple)
-    which = list(given) if is_list else [given]
+def _checkpoints(checkpoint: Any) -> list[Any]:
+    is_list = isinstance(checkpoint, list | tuple)
+    which = list(checkpoint) if is_list else [checkpoint]
     for name in which:
         if isinstance(name, bool) or not isinstance(name, str | int):
             raise UsageError(
@@ -103,8 +103,8 @@ def _checkpoints(given: Any) -> list[Any]:
             )
     if not 1 <= len(which) <= MAX_COLUMNS:
         raise UsageError(
-            f"checkpoint={given!r}: name one checkpoint, or up to {MAX_COLUMNS} to be shown side "
-            "by side"
+            f"checkpoint={checkpoint!r}: name one checkpoint, or up to {MAX_COLUMNS} to be shown "
+            "side by side"
         )
     return list(dict.fromkeys(which))
 

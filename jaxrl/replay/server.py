@@ -133,8 +133,8 @@ def curves_data(curves: Curves, panels: Any) -> list[dict[str, Any]]:
         panel = "return" if kind in ("agent", "evaluation") else kind
         if panel not in shown or not len(steps):
             continue
-        kept = np.unique(np.linspace(0, len(steps) - 1, MAX_POINTS).astype(int))
-        points = {"xs": steps[kept].tolist(), "ys": [float(f"{y:.6g}") for y in values[kept]]}
+        rows = np.unique(np.linspace(0, len(steps) - 1, MAX_POINTS).astype(int))
+        points = {"xs": steps[rows].tolist(), "ys": [float(f"{y:.6g}") for y in values[rows]]}
         shown[panel].append({"name": name, **points})
     for lines in shown.values():
         whole = [line for line in lines if line["name"] in ("return", "evaluation")]
@@ -201,9 +201,9 @@ class LiveHandler(BaseHTTPRequestHandler):
         elif path.path == "/":
             self._answer(HTTPStatus.OK, "text/html; charset=utf-8", self.server.page)
         elif path.path == "/live":
-            known = parse_qs(path.query).get("episode", ["0"])[0]
+            page_episode = parse_qs(path.query).get("episode", ["0"])[0]
             status = self.server.run.status(
-                int(known) if known.isdecimal() and len(known) < 10 else 0
+                int(page_episode) if page_episode.isdecimal() and len(page_episode) < 10 else 0
             )
             content = json.dumps(status, separators=(",", ":"), allow_nan=False).encode()
             self._answer(HTTPStatus.OK, "application/json", content)

@@ -54,8 +54,8 @@ class AgentGroup(NamedTuple):
 def groups_of(forms: tuple[SpaceForm, ...]) -> list[AgentGroup]:
     groups: list[tuple[SpaceForm, list[int]]] = []
     for index, form in enumerate(forms):
-        for known, members in groups:
-            if known == form:
+        for group_form, members in groups:
+            if group_form == form:
                 members.append(index)
                 break
         else:
@@ -86,11 +86,13 @@ class StepArrays:
         mask_readers: of each agent; empty if there are no masks.
         current i64[E]: the row that worker w is stepping, or -1 (fewer than E are used).
         restarted bool[E]: a new episode had to begin between two steps, which the next one reports.
-        seen: what the copies give is noted there, and may be more than `form` says.
+        findings: what the copies give is noted there, and may be more than `form` says.
     """
 
-    def __init__(self, form: EnvForm, num_envs: int, buffer: Any = None, seen: Seen | None = None):
-        self.form, self.num_envs, self.seen = form, num_envs, seen
+    def __init__(
+        self, form: EnvForm, num_envs: int, buffer: Any = None, findings: Seen | None = None
+    ):
+        self.form, self.num_envs, self.findings = form, num_envs, findings
         self.observed, self.acted = groups_of(form.observations), groups_of(form.actions)
         self.mask_readers = [MaskReader(action) for action in form.actions if form.masked]
         self._buffer, self._size = buffer, 0
@@ -177,8 +179,8 @@ class Row:
     """
 
     def __init__(self, arrays: StepArrays, row: int):
-        self.form, forms, self._seen = arrays.form, arrays.form, arrays.seen
-        self.reads_metrics = bool(forms.metrics) or self._seen is not None
+        self.form, forms, self._findings = arrays.form, arrays.form, arrays.findings
+        self.reads_metrics = bool(forms.metrics) or self._findings is not None
         self.obs, self.final_obs = (
             _views(blocks, arrays.observed, row) for blocks in (arrays.obs, arrays.final_obs)
         )
@@ -210,17 +212,17 @@ class Row:
 
     def note_mask(self) -> None:
         """Notes for a probe that there are masks."""
-        if self._seen is not None:
-            self._seen.masked = True
+        if self._findings is not None:
+            self._findings.masked = True
 
     def write_metrics(self, infos: Iterable[Mapping]) -> None:
         """Stores the first value of each metric that an agent's info has, else 0."""
         found = [metrics_of(info) for info in infos]
-        if self._seen is not None:
-            for name, value in chain.from_iterable(each.items() for each in found):
-                self._seen.metrics[name] = float(value)
+        if self._findings is not None:
+            for name, value in chain.from_iterable(values.items() for values in found):
+                self._findings.metrics[name] = float(value)
         for index, name in enumerate(self.form.metrics):
-            holders = (each for each in found if name in each)
+            holders = (values for values in found if name in values)
             self.metrics[index] = float(next(holders, {}).get(name, 0.0))
 
     def write_acting(self, acting: list[int], may_wait: bool) -> None:
@@ -234,8 +236,8 @@ class Row:
         """
         if may_wait and not self.form.waits:
             raise ValueError(WAITS)
-        if self._seen is not None:
-            self._seen.waits |= may_wait
+        if self._findings is not None:
+            self._findings.waits |= may_wait
         self.acting[:] = False
         self.acting[acting] = True
 

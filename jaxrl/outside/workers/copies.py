@@ -150,9 +150,11 @@ class ManyAgentsCopy:
             raise ValueError(f"agent {agent!r} is not one of possible_agents")
         return self._index[agent]
 
-    def _observe(self, row: Row, agent: int, seen: tuple, is_acting: bool) -> Any:
+    def _observe(self, row: Row, agent: int, obs_and_info: tuple, is_acting: bool) -> Any:
         """Stores an agent's mask; returns what remains of (observation, info)."""
-        return _observe(row, agent, seen, (self._observed[agent], self._masks[agent]), is_acting)
+        return _observe(
+            row, agent, obs_and_info, (self._observed[agent], self._masks[agent]), is_acting
+        )
 
     def _write_acting(self, row: Row, acting: Iterable, may_wait: bool) -> None:
         row.write_acting([self._index[agent] for agent in acting], may_wait)
@@ -222,8 +224,8 @@ class ParallelCopy(ManyAgentsCopy):
         for agent in agents:
             index = self._agent(agent)
             info = infos.get(agent, {})
-            seen = observations[agent], info
-            writers[index](self._observe(row, index, seen, agent in self._acting))
+            obs_and_info = observations[agent], info
+            writers[index](self._observe(row, index, obs_and_info, agent in self._acting))
 
 
 class TurnsCopy(ManyAgentsCopy):
@@ -258,8 +260,8 @@ class TurnsCopy(ManyAgentsCopy):
         chosen = None if self._has_ended() else self.env.agent_selection
         for agent in agents:
             index, info = self._agent(agent), self.env.infos.get(agent, {})
-            seen = self.env.observe(agent), info
-            writers[index](self._observe(row, index, seen, agent == chosen))
+            obs_and_info = self.env.observe(agent), info
+            writers[index](self._observe(row, index, obs_and_info, agent == chosen))
 
     def _has_ended(self) -> bool:
         """Returns whether the agent whose turn it is has ended."""
@@ -300,18 +302,18 @@ def _as_parallel(env: Any) -> Any:
 def _observe(
     row: Row,
     agent: int,
-    seen: tuple[Any, Any],
+    obs_and_info: tuple[Any, Any],
     places: tuple[ObservedMask, MaskSource],
     is_acting: bool = True,
 ) -> Any:
     """Stores the mask of an agent's next action; returns what is learned from.
 
     Args:
-        seen: (observation, info).
+        obs_and_info: (observation, info).
         places: where its masks are.
         is_acting: whether it acts next; else it needs no mask.
     """
-    (obs, info), (observed, source) = seen, places
+    (obs, info), (observed, source) = obs_and_info, places
     if not row.is_masked:
         if MASK in info:
             raise ValueError("info['action_mask'] is given, and the first reset and step had none")

@@ -81,8 +81,8 @@ def end(leader: int, mark: str) -> list[int]:
 
 def end_others(leader: int, mark: str) -> list[int]:
     """Ends processes like `end`, but not this one, and also where there is no /proc."""
-    seen, refused = {os.getpid()}, []
-    while found := _members(leader, mark) - seen:  # they may start others meanwhile
+    handled, refused = {os.getpid()}, []
+    while found := _members(leader, mark) - handled:  # they may start others meanwhile
         for pid in found:
             try:
                 os.kill(pid, signal.SIGKILL)
@@ -90,7 +90,7 @@ def end_others(leader: int, mark: str) -> list[int]:
                 pass
             except PermissionError:
                 refused.append(pid)
-        seen |= found
+        handled |= found
     return sorted(refused)
 
 
@@ -99,8 +99,8 @@ def _members(leader: int, mark: str) -> set[int]:
     variable, members, children = f"{MARK}={mark}".encode(), set(), {}
     for folder in PROCESSES.glob("[0-9]*"):
         with contextlib.suppress(OSError):  # it ends meanwhile
-            told = (folder / "stat").read_bytes().rpartition(b")")[2].split()
-            state, parent, session = told[0], int(told[1]), int(told[3])
+            fields = (folder / "stat").read_bytes().rpartition(b")")[2].split()
+            state, parent, session = fields[0], int(fields[1]), int(fields[3])
             if state in ENDED:
                 continue
             pid = int(folder.name)

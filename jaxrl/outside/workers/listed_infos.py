@@ -57,7 +57,7 @@ class ListedInfos:
         if len(ends) == 1:  # Stable-Baselines3's `done`
             is_cut = np.array([bool(info.get(CUT)) for info in infos])
             ends = ends[0] & ~is_cut, ends[0] & is_cut
-        terminated, truncated = (np.asarray(each) != 0 for each in ends)
+        terminated, truncated = (np.asarray(flags) != 0 for flags in ends)
         ended = terminated | truncated
         info = self._by_name(infos, ended)
         info["final_obs"] = [
@@ -86,10 +86,10 @@ class ListedInfos:
             found[MASK] = [info.get(MASK) for info in masked]
             found[f"_{MASK}"] = [MASK in info for info in masked]
         metrics = [info.get("metrics") or {} for info in infos]
-        names = sorted({name for each in metrics for name in each})
+        names = sorted({name for row in metrics for name in row})
         if names:
             found["metrics"] = {
-                name: np.array([float(each.get(name, 0)) for each in metrics]) for name in names
+                name: np.array([float(row.get(name, 0)) for row in metrics]) for name in names
             }
         return found
 

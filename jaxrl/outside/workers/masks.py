@@ -25,7 +25,7 @@ class MaskReader:
     def __init__(self, form: SpaceForm):
         self._form, counts = form, [form.counts_of(leaf) for leaf in form.leaves]
         self._leaves = list(zip(form.leaves, counts, strict=True))
-        ends = np.cumsum([0, *(count for each in counts for count in each)])
+        ends = np.cumsum([0, *(count for leaf_counts in counts for count in leaf_counts)])
         self.size, self._starts = int(ends[-1]), ends[:-1]
 
     def read(self, mask: Any, is_acting: bool = True) -> np.ndarray:
@@ -54,7 +54,7 @@ class MaskReader:
             return mask
         if self._form.is_plain or not isinstance(mask, Mapping | tuple | list):
             parts = [self._part(mask, self._form.leaves[0], self.size)]
-        elif isinstance(mask, list) and all(isinstance(each, int | float) for each in mask):
+        elif isinstance(mask, list) and all(isinstance(flag, int | float) for flag in mask):
             parts = [self._part(np.asarray(mask), self._form.leaves[0], self.size)]
         else:
             parts = [
@@ -66,7 +66,7 @@ class MaskReader:
         """The flags of a part, or of all where they are in one row."""
         if mask is None or not size:
             return np.ones(size, bool)
-        row = np.concatenate([np.ravel(each) for each in _flat(mask)])
+        row = np.concatenate([np.ravel(leaf) for leaf in _flat(mask)])
         if row.dtype.kind not in "biuf":
             raise ValueError(f"the action_mask is {brief(mask)}, not an array of flags")
         if 2 * row.size == size and leaf.shape and set(leaf.count) == {2}:
@@ -153,7 +153,7 @@ def _without_mask(space: Any) -> Any:
 def _flat(mask: Any) -> list[Any]:
     """The arrays of nested tuples and lists of them."""
     if isinstance(mask, tuple | list) and mask and not np.isscalar(mask[0]):
-        return [array for each in mask for array in _flat(each)]
+        return [array for part in mask for array in _flat(part)]
     return [np.asarray(mask)]
 
 

@@ -90,5 +90,5 @@ class PicturedEnv:
         self.pictures[self._step] = picture
         if len(self.pictures) > MOST_PICTURES:
             self._every *= 2
-            kept = {step for step in self.pictures if step % self._every == 0} | {self._step}
-            self.pictures = {step: self.pictures[step] for step in sorted(kept)}
+            kept_steps = {step for step in self.pictures if step % self._every == 0} | {self._step}
+            self.pictures = {step: self.pictures[step] for step in sorted(kept_steps)}

@@ -95,12 +95,12 @@ class Worker:
             os.close(descriptor)
         self._write(process.with_length((sys.path, source, pickle.dumps(tuple(layout)))))
 
-    def _spawn(self, given: list[int]) -> None:
+    def _spawn(self, descriptors: list[int]) -> None:
         self._mark = secrets.token_hex(8)
         self._popen = subprocess.Popen(
-            [sys.executable, "-P", process.__file__, *map(str, (*given, os.getpid()))],
+            [sys.executable, "-P", process.__file__, *map(str, (*descriptors, os.getpid()))],
             stdin=subprocess.DEVNULL,
-            pass_fds=given,
+            pass_fds=descriptors,
             start_new_session=True,
             env={**FEW_THREADS, **SAME_SETS, **os.environ, family.MARK: self._mark},
         )
@@ -254,7 +254,7 @@ class ProcessPool:
 
     def _wait(self, index: int, command: bytes) -> None:
         """Returns when a worker has done a command, however often it must be started again."""
-        worker, known, since = self._workers[index], None, 0.0
+        worker, last_progress, since = self._workers[index], None, 0.0
         while command in worker.pending or RESTART in worker.pending:  # in place of a RESET
             try:
                 if worker.has_reports(min(self._timeout / 10, LOOK_EVERY_S)):
@@ -262,8 +262,8 @@ class ProcessPool:
                         self._faults.add(fault)
                 elif worker.has_ended():
                     raise Lost(worker.ending())
-                elif known != (progress := self._progress(index)):
-                    known, since = progress, time.monotonic()
+                elif last_progress != (progress := self._progress(index)):
+                    last_progress, since = progress, time.monotonic()
                 elif time.monotonic() - since > (limit := self._patience(progress)):
                     raise Lost(f"no result within {limit:g} s")
             except Lost as error:
@@ -272,7 +272,7 @@ class ProcessPool:
                     said = worker.failure.startswith(name)
                     raise TooManyFaults(f"{'' if said else f'{name}: '}{worker.failure}") from None
                 self._replace(index, str(error))
-                known = None
+                last_progress = None
 
     def _progress(self, index: int) -> tuple[int, list[bytes]]:
         """(the copy that a worker steps, the commands that it has not done)."""
@@ -333,7 +333,7 @@ def shares(parts: tuple[slice, ...], num_workers: int) -> list[tuple[range, ...]
         split = [_split(range(part.start, part.stop), num_workers) for part in parts]
         return list(zip(*split, strict=True))
     rows = _split(range(parts[0].start, parts[-1].stop), num_workers)
-    return [tuple(_within(each, part) for part in parts) for each in rows]
+    return [tuple(_within(worker_rows, part) for part in parts) for worker_rows in rows]
 
 
 def _split(rows: range, count: int) -> list[range]:

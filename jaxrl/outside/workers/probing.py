@@ -31,7 +31,7 @@ def probe(source: Source, made: Any) -> EnvForm:
     Raises:
         UsageError: its spaces are not supported, or the reset or the step spoils the episode.
     """
-    name, seen = source.name, Seen()
+    name, findings = source.name, Seen()
     same = Source(name, lambda env=made: env, is_given=True)
 
     def refuse(fault: Fault) -> None:
@@ -40,12 +40,12 @@ def probe(source: Source, made: Any) -> EnvForm:
 
     if kind_of(made) == VECTOR:
         form, num_envs = declared(made, name), int(made.num_envs)
-        arrays = StepArrays(form, num_envs, seen=seen)
+        arrays = StepArrays(form, num_envs, findings=findings)
         stepper = VectorStepper(same, arrays, refuse)
     else:
         copy, num_envs = copy_of(made, name), 1
         form, made = copy.declared(), copy.env
-        arrays = StepArrays(form, num_envs, seen=seen)
+        arrays = StepArrays(form, num_envs, findings=findings)
         stepper = Stepper(same, arrays, range(1), refuse)
     results = Results(arrays, (slice(0, num_envs),))
     with preserved():
@@ -53,10 +53,12 @@ def probe(source: Source, made: Any) -> EnvForm:
         actions = possible_actions(spec_of(name, form), results.first().action_mask, num_envs)
         results.write_actions(slice(0, num_envs), actions)
         stepper.step()
-    if seen.masked and not all(action.num_actions for action in form.actions):
+    if findings.masked and not all(action.num_actions for action in form.actions):
         raise UsageError(f"environment {name!r}: an action_mask needs discrete actions")
-    waits = seen.waits or bool(getattr(made, "metadata", {}).get("agents_wait"))
-    return form._replace(masked=seen.masked, metrics=tuple(sorted(seen.metrics)), waits=waits)
+    waits = findings.waits or bool(getattr(made, "metadata", {}).get("agents_wait"))
+    return form._replace(
+        masked=findings.masked, metrics=tuple(sorted(findings.metrics)), waits=waits
+    )
 
 
 def possible_actions(
@@ -76,8 +78,8 @@ def _possible(space: Space, mask: np.ndarray | None, num_envs: int) -> PyTree:
     lengths = [0 if mask is None else mask_length(part) for part in parts]
     masks = np.split(mask, np.cumsum(lengths)[:-1], axis=1) if mask is not None else lengths
     found = [
-        _first_possible(countable(part), each if length else None, num_envs).astype(part.dtype)
-        for part, each, length in zip(parts, masks, lengths, strict=True)
+        _first_possible(countable(part), flags if length else None, num_envs).astype(part.dtype)
+        for part, flags, length in zip(parts, masks, lengths, strict=True)
     ]
     return structure.unflatten(found)
 

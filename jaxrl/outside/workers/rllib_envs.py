@@ -106,7 +106,7 @@ def gives_by_agent(env: Any) -> bool:
 def _first_of(env: Any, seed: int | None) -> tuple[Any, Any]:
     """(observations, infos) of a reset, with a seed if it takes one."""
     parameters = inspect.signature(env.reset).parameters.values()
-    if any(each.name == "seed" or each.kind is each.VAR_KEYWORD for each in parameters):
+    if any(taken.name == "seed" or taken.kind is taken.VAR_KEYWORD for taken in parameters):
         first = env.reset(seed=seed)
     else:
         if callable(getattr(env, "seed", None)):

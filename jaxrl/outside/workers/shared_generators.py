@@ -129,7 +129,9 @@ def seed_process(seed: int) -> None:
 def preserved(generators: list[Generator] | None = None) -> Iterator[None]:
     """Restores the process's generators, or the given ones, after what is drawn inside."""
     with _swapping:
-        endings = [each.preserved() for each in (loaded() if generators is None else generators)]
+        endings = [
+            generator.preserved() for generator in (loaded() if generators is None else generators)
+        ]
         try:
             yield
         finally:

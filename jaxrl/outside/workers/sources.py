@@ -133,8 +133,8 @@ def _maker_of(name: str) -> Callable[..., Any]:
         return constructors[scheme](rest)
     named = trust.parse_name(name)
     if named is None:
-        known = [*(f"{each}:NAME" for each in SCHEMES), "module:Name"]
-        raise unknown_name("environment", name, known)
+        name_forms = [*(f"{prefix}:NAME" for prefix in SCHEMES), "module:Name"]
+        raise unknown_name("environment", name, name_forms)
     return functools.partial(_make_named, named)
 
 
@@ -162,14 +162,14 @@ def _make_gymnasium(name: str, /, **args: Any) -> Any:
         prefixes = (prefix for prefix in REGISTERED_BY if short.startswith(prefix))
         if (prefix := next(prefixes, None)) is not None:
             _imported(REGISTERED_BY[prefix][0], f"gym:{name}", REGISTERED_BY[prefix][1])
-    known = _newest(short, gymnasium.registry, "-v")
-    if known is None:
+    registered = _newest(short, gymnasium.registry, "-v")
+    if registered is None:
         look = "" if module else "; one that a package registers is gym:MODULE:NAME"
         raise UsageError(
             f"{unknown_name('Gymnasium environment', short, gymnasium.registry)}{look}"
         )
     with explained(f"environment 'gym:{name}' cannot be made"):
-        return gymnasium.make(known, disable_env_checker=True, **args)
+        return gymnasium.make(registered, disable_env_checker=True, **args)
 
 
 def _make_pettingzoo(name: str, /, **args: Any) -> Any:
@@ -179,12 +179,12 @@ def _make_pettingzoo(name: str, /, **args: Any) -> Any:
         raise UsageError(f"{wrong}: give the module's family and name: pettingzoo:sisl/pursuit_v4")
     package = _family(name, *parts[:-1])
     names = [module.name for module in pkgutil.iter_modules(package.__path__)]
-    known = _newest(parts[-1], [each for each in names if "_v" in each], "_v")
-    if known is None:
-        known = ["/".join((*parts[:-1], each)) for each in names if "_v" in each]
-        raise unknown_name("environment of PettingZoo", name, known)
+    newest = _newest(parts[-1], [stem for stem in names if "_v" in stem], "_v")
+    if newest is None:
+        choices = ["/".join((*parts[:-1], stem)) for stem in names if "_v" in stem]
+        raise unknown_name("environment of PettingZoo", name, choices)
     extra = f'"pettingzoo[{parts[0]}]"'
-    module = _imported(f"{package.__name__}.{known}", f"pettingzoo:{name}", extra)
+    module = _imported(f"{package.__name__}.{newest}", f"pettingzoo:{name}", extra)
     make = getattr(module, "parallel_env", None) or getattr(module, "env", None)
     if make is None:
         raise UsageError(f"{wrong}: the module makes no environment")
@@ -203,20 +203,20 @@ def _family(name: str, *parts: str) -> ModuleType:
         if isinstance(error, ModuleNotFoundError) and f"{error.name}.".startswith("pettingzoo."):
             library = importlib.util.find_spec(SCHEMES["pettingzoo"])
             found = pkgutil.iter_modules(library.submodule_search_locations)
-            known = {*MOVED, *(module.name for module in found)} - {"env_registry", "test", "utils"}
-            raise unknown_name("family of PettingZoo", "/".join(parts), known) from None
+            names = {*MOVED, *(module.name for module in found)} - {"env_registry", "test", "utils"}
+            raise unknown_name("family of PettingZoo", "/".join(parts), names) from None
         raise UsageError(f"environment 'pettingzoo:{name}': {reason_of(error)}") from error
 
 
-def _newest(name: str, known: Iterable[str], mark: str) -> str | None:
+def _newest(name: str, names: Iterable[str], mark: str) -> str | None:
     """The known name itself, or of one without a version the newest; None: there is none."""
-    if name in (known := list(known)):
+    if name in (names := list(names)):
         return name
-    versions = {each: each.removeprefix(f"{name}{mark}") for each in known}
+    versions = {candidate: candidate.removeprefix(f"{name}{mark}") for candidate in names}
     numbers = {
-        each: int(version)
-        for each, version in versions.items()
-        if version != each and version.isdecimal()
+        candidate: int(version)
+        for candidate, version in versions.items()
+        if version != candidate and version.isdecimal()
     }
     return max(numbers, key=numbers.get, default=None)
 

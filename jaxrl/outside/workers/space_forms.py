@@ -177,8 +177,8 @@ def _part(
     """A plain part as values; None if it is left out."""
     from gymnasium import spaces
 
-    known = spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary
-    if unread is not None and path and not isinstance(space, known):
+    plain_kinds = spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary
+    if unread is not None and path and not isinstance(space, plain_kinds):
         unread.append((name_of(path), type(space).__name__))
         return None
     if unread is not None and path and isinstance(space, spaces.Box) and 0 in space.shape:
@@ -206,7 +206,7 @@ def _plain(space: Any, what: str, path: tuple) -> tuple[dict[str, Any], Leaf]:
         counts = np.full(shape, 2) if isinstance(space, spaces.MultiBinary) else space.nvec
         starts = np.broadcast_to(getattr(space, "start", 0), shape)
         json = {"space": "MultiDiscrete", "nvec": counts.tolist(), "start": starts.tolist()}
-        count, start = (tuple(np.ravel(each).tolist()) for each in (counts, starts))
+        count, start = (tuple(np.ravel(numbers).tolist()) for numbers in (counts, starts))
         return json, Leaf(path, shape, "int32", count, start, given_dtype)
     raise UsageError(
         f"{what}: Gymnasium's {type(space).__name__} space is not supported; allowed: "

@@ -149,9 +149,9 @@ class Results:
         """Stores actions [e, ...]."""
         for group, blocks in zip(self._arrays.acted, self._arrays.action, strict=True):
             for member, index in enumerate(group.members):
-                given = actions[self._agents[index]]
+                action = actions[self._agents[index]]
                 for leaf, block in zip(group.form.leaves, blocks, strict=True):
-                    part = given
+                    part = action
                     for key in leaf.path:
                         part = part[key]
                     block[rows, member] = part

@@ -196,18 +196,18 @@ class VectorStepper:
             if is_there:
                 raise ValueError("there is an action_mask, and in the first step there was none")
             return
-        if arrays.seen is not None:
-            arrays.seen.masked = True
-        told = info.get(f"_{MASK}", acting) if MASK in info else acting
+        if arrays.findings is not None:
+            arrays.findings.masked = True
+        has_mask = info.get(f"_{MASK}", acting) if MASK in info else acting
         for row in np.flatnonzero(acting):
-            if not told[row]:
+            if not has_mask[row]:
                 raise ValueError(f"info['action_mask'] is missing for copy {row}")
             arrays.mask[0][row, 0] = arrays.mask_readers[0].read(_of_copy(masks, row))
 
     def _write_metrics(self, info: Mapping) -> None:
-        found, seen = metrics_of(info), self._arrays.seen
-        if seen is not None:
-            seen.metrics |= {name: 0.0 for name in found if not name.startswith("_")}
+        found, findings = metrics_of(info), self._arrays.findings
+        if findings is not None:
+            findings.metrics |= {name: 0.0 for name in found if not name.startswith("_")}
         for index, name in enumerate(self._arrays.form.metrics):
             self._arrays.metrics[:, index] = found.get(name, 0)
 

@@ -56,8 +56,8 @@ class ActReader:
             UsageError: see `Policy.act`.
         """
         for name in arguments.keys() - set(READ_HERE):
-            known = ("explore", "key", *READ_HERE)
-            raise unknown_name("argument", name, known, f"of policy {self.policy!r}")
+            names = ("explore", "key", *READ_HERE)
+            raise unknown_name("argument", name, names, f"of policy {self.policy!r}")
         agent, mask = arguments.get("agent"), arguments.get(MASK)
         observation, observed_mask = self.policy_spec.given_observation(observation)
         if observed_mask is not None and mask is not None:
@@ -140,9 +140,9 @@ class ActReader:
     def _for_each(self, name: str, values: np.ndarray, batch_shape: tuple[int, ...]) -> jax.Array:
         """`values` [] or [...] as an array [...]."""
         if values.shape not in ((), batch_shape):
-            each = f", or one for each of the batch, {list(batch_shape)}" if batch_shape else ""
+            or_batch = f", or one for each of the batch, {list(batch_shape)}" if batch_shape else ""
             raise UsageError(
-                f"policy {self.policy!r}: {name} must be a single value{each}, not of shape "
+                f"policy {self.policy!r}: {name} must be a single value{or_batch}, not of shape "
                 f"{list(values.shape)}"
             )
         return jnp.broadcast_to(values, batch_shape)

@@ -64,13 +64,13 @@ class EpisodeAccess:
                 their spaces.
         """
         flag("return_episodes", return_episodes)
-        wanted = {"episodes": episodes, "env_args": env_args, "explore": explore, "seed": seed}
-        wanted |= {"opponent": opponent, "max_steps": max_steps}
+        changes = {"episodes": episodes, "env_args": env_args, "explore": explore, "seed": seed}
+        changes |= {"opponent": opponent, "max_steps": max_steps}
         runner, recorded = self.runner, []
 
         def evaluation() -> Result:
             sinks = [recorded.append] if return_episodes else []
-            result = self.evaluation(runner, self.env_params, *sinks, **wanted)
+            result = self.evaluation(runner, self.env_params, *sinks, **changes)
             self.callbacks.call("on_evaluate_end", result)
             self._show_evaluation(result["env_runners"], explore)
             return result
@@ -142,12 +142,12 @@ class EpisodeAccess:
         """
         count()("num_episodes", num_episodes)
         count(0)("first", first)
-        wanted = {"episodes": num_episodes, "env_args": env_args, "explore": explore, "seed": seed}
-        wanted |= {"max_steps": max_steps}
+        changes = {"episodes": num_episodes, "env_args": env_args, "explore": explore, "seed": seed}
+        changes |= {"max_steps": max_steps}
         runner, episodes = self.runner, []
 
         def play() -> None:
-            self.evaluation(runner, self.env_params, episodes.append, first=first, **wanted)
+            self.evaluation(runner, self.env_params, episodes.append, first=first, **changes)
 
         self.processes.broadcast(play)
         return episodes

@@ -84,8 +84,8 @@ class Policy:
         }
         weights = jax.tree.map(np.asarray, self.weights)
         key = np.asarray(jax.random.key_data(self._key))
-        kept = {"weights": weights, "_memory": policy_state, "_key": key, "origin": None}
-        return {**vars(self), **kept}
+        portable = {"weights": weights, "_memory": policy_state, "_key": key, "origin": None}
+        return {**vars(self), **portable}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state, _key=jax.random.wrap_key_data(state["_key"], impl="threefry2x32"))
@@ -112,7 +112,7 @@ class Policy:
         key: Key | None = None,
         begins: Any = False,
         prev_reward: Any = 0.0,
-        **told: Any,
+        **mask_and_agent: Any,
     ) -> PyTree:
         """The action in the environment's units: the likeliest, or with `explore` a drawn one.
 
@@ -120,16 +120,16 @@ class Policy:
             begins: whether an episode begins with this observation, a bool or one for each of the
                 batch.
             prev_reward: what the last action brought, for a policy that is told.
-            **told: `action_mask`, bool[..., A], the actions that are possible, which has to be said
-                where training said it, here or as a part "action_mask" of the observation; `agent`,
-                which of its agents it plays: each has a memory of its own.
+            **mask_and_agent: `action_mask`, bool[..., A], the actions that are possible, which has
+                to be said where training said it, here or as a part "action_mask" of the
+                observation; `agent`, which of its agents it plays: each has a memory of its own.
 
         Raises:
             UsageError: an observation, a mask, `begins` or `prev_reward` of another shape, a mask
                 that is missing, an agent that it is not, a key that is none.
         """
         flag("explore", explore)
-        arguments = {"begins": begins, "prev_reward": prev_reward, **told}
+        arguments = {"begins": begins, "prev_reward": prev_reward, **mask_and_agent}
         batch_shape, inputs = self._reader.read(observation, arguments, masked=self.masked)
         if key is not None:
             self._check_key(key)
@@ -139,27 +139,29 @@ class Policy:
         action, after = _act(
             self.policy_spec, batch_shape, self.weights, inputs, key if explore else None
         )
-        self._memory[told.get("agent")] = after
+        self._memory[mask_and_agent.get("agent")] = after
         return jax.tree.map(np.asarray, action)
 
-    def distribution(self, observation: Any, **told: Any) -> Distribution:
+    def distribution(self, observation: Any, **arguments: Any) -> Distribution:
         """The distribution of actions, its parameters NumPy arrays with the observation's axes.
 
         `sample(key)` draws actions, `log_prob(action)` gives their log-probabilities; `mode()`,
         `entropy()`. Integers are the environment's own. The numbers of a Box are the policy's,
         which `act` stretches to the environment's units.
         """
-        inside = jax.tree.map(np.asarray, self._judged(observation, told, masked=self.masked)[0])
+        inside = jax.tree.map(
+            np.asarray, self._judged(observation, arguments, masked=self.masked)[0]
+        )
         if is_action_of_program(self.action_space) and not mask_length(self.action_space):
             return inside
         return InEnvironment(inside, self.action_space)
 
-    def value(self, observation: Any, **told: Any) -> np.ndarray:
+    def value(self, observation: Any, **arguments: Any) -> np.ndarray:
         """The return that is expected from here on, discounted; no centralised critic knows it."""
         if self.policy_spec.critic is not None:
             what = f"critic_observation={self.policy_spec.critic.source!r}"
             raise UsageError(f"policy {self.name!r}: with {what} no observation alone has a value")
-        return np.asarray(self._judged(observation, told, masked=False)[1])
+        return np.asarray(self._judged(observation, arguments, masked=False)[1])
 
     def export(
         self,

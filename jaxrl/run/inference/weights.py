@@ -101,8 +101,10 @@ class PolicyAccess:
                     "calls; "
                     f"get_policy({policy.name!r}).act does not"
                 )
-            told = {"agent": agent, "action_mask": action_masks.get(agent)}
-            actions[agent] = policy.act(observation, explore=explore, key=agent_key, **told)
+            mask_and_agent = {"agent": agent, "action_mask": action_masks.get(agent)}
+            actions[agent] = policy.act(
+                observation, explore=explore, key=agent_key, **mask_and_agent
+            )
         return actions
 
     def get_weights(self) -> dict[PolicyId, PolicyWeights]:
