@@ -27,7 +27,7 @@ from flax import struct
 from jaxrl.core.drawing import Circles, Drawing, Rectangles
 from jaxrl.core.env import StackedEnvironment
 from jaxrl.core.errors import UsageError, brief
-from jaxrl.core.fields import freeze
+from jaxrl.core.frozen import freeze
 from jaxrl.core.spaces import Box, Dict, Discrete, MultiDiscrete
 from jaxrl.core.types import AgentId, Key, PolicyId
 from jaxrl.envs.drawing import Colour, coverage, finish, from_point, from_square, grid, paint

@@ -42,7 +42,7 @@ import numpy as np
 from jaxrl.core.drawing import NUM_AGENT_COLORS, Circles, Drawing, Lines, Rectangles, Text
 from jaxrl.core.env import StackedEnvironment
 from jaxrl.core.errors import UsageError, brief
-from jaxrl.core.fields import freeze
+from jaxrl.core.frozen import freeze
 from jaxrl.core.spaces import Box, Discrete
 from jaxrl.core.types import AgentId, Key, PolicyId
 from jaxrl.envs.drawing import (

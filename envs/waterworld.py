@@ -42,7 +42,7 @@ from flax import struct
 from jaxrl.core.drawing import NUM_AGENT_COLORS, Circles, Drawing, Rectangles
 from jaxrl.core.env import StackedEnvironment
 from jaxrl.core.errors import UsageError, brief
-from jaxrl.core.fields import freeze
+from jaxrl.core.frozen import freeze
 from jaxrl.core.spaces import Box
 from jaxrl.core.types import AgentId, Key
 from jaxrl.envs import waterworld_physics

@@ -30,7 +30,7 @@ from jaxrl.adapters.wrapping import (
 )
 from jaxrl.core.env import Environment
 from jaxrl.core.errors import UsageError
-from jaxrl.core.fields import freeze
+from jaxrl.core.frozen import freeze
 from jaxrl.core.spaces import Box, Dict, Discrete, MultiDiscrete, Space, Tuple
 from jaxrl.core.types import PyTree
 

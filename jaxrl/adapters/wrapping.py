@@ -23,7 +23,8 @@ from flax import struct
 
 from jaxrl.core.env import Environment, MultiAgentEnvironment, other_form
 from jaxrl.core.errors import UsageError, brief, explained, is_installed, reason_of, unknown_name
-from jaxrl.core.fields import FLOAT32, as_count, as_number, freeze
+from jaxrl.core.fields import FLOAT32, as_count, as_number
+from jaxrl.core.frozen import freeze
 from jaxrl.core.spaces import Box, Space, box_of, space_of
 from jaxrl.core.types import ALL, Key, PyTree
 

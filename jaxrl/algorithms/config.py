@@ -45,10 +45,10 @@ from jaxrl.core.fields import (
     frozen_fields,
     pairs,
     setting,
-    thawed,
     unknown_setting,
     without,
 )
+from jaxrl.core.frozen import freeze_arguments, thawed
 from jaxrl.core.ignored_parts import ignoring
 from jaxrl.core.registry import ENVIRONMENT, environment_of, make_with, registered
 from jaxrl.core.spaces import Dict, Space
@@ -82,7 +82,7 @@ class RolloutSettings:
     env_args: Any = setting(
         (),
         "arguments of the environment by name, structure and numbers alike",
-        pairs("{name: value}"),
+        pairs("{name: value}", freeze_arguments),
     )
     policies: Any = setting(
         None,

@@ -7,7 +7,8 @@ from typing import Any
 
 from jaxrl.core import words
 from jaxrl.core.errors import UsageError, brief, unknown_name
-from jaxrl.core.fields import count, field_names, freeze, number, one_of, pairs, text, without
+from jaxrl.core.fields import count, field_names, number, one_of, pairs, text, without
+from jaxrl.core.frozen import freeze
 from jaxrl.core.trust import Kind, name_of, parse_name
 from jaxrl.core.types import PolicyId
 

@@ -12,7 +12,8 @@ from jaxrl.algorithms.ppo.tuned import TUNED_NETWORK
 from jaxrl.algorithms.rllib_values import merged_by_policy
 from jaxrl.cli.flags import Flag, flags_of, given_flags
 from jaxrl.core.errors import UsageError, brief, reason_of, unknown_name
-from jaxrl.core.fields import field_names, freeze, setting, without
+from jaxrl.core.fields import field_names, setting, without
+from jaxrl.core.frozen import freeze
 from jaxrl.core.trust import load, parse_name, points_of
 from jaxrl.core.words import TEXT
 from jaxrl.run.storage.config_file import CONFIGURATION

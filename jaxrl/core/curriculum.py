@@ -18,7 +18,8 @@ from jaxrl.core.env import (
 )
 from jaxrl.core.errors import UsageError, brief, explained, unknown_name
 from jaxrl.core.exact_sums import add
-from jaxrl.core.fields import count, field_names, freeze, least_count, number
+from jaxrl.core.fields import count, field_names, least_count, number
+from jaxrl.core.frozen import freeze
 from jaxrl.core.task_distributions import Randomization
 from jaxrl.core.tasks import (
     DRAW,

@@ -29,7 +29,8 @@ from jaxrl.core.env_contract import (
     require_params,
 )
 from jaxrl.core.errors import UsageError, brief
-from jaxrl.core.fields import count, is_array, takes
+from jaxrl.core.fields import count, takes
+from jaxrl.core.frozen import is_array
 from jaxrl.core.registry import of_library
 from jaxrl.core.types import ALL, AgentId, Key, PyTree
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from jaxrl.core import words
 from jaxrl.core.errors import UsageError, brief, nearest, unknown_name
+from jaxrl.core.frozen import freeze, is_array
 from jaxrl.core.trust import Kind
 
 Check = Callable[[str, Any], None]
@@ -119,8 +120,8 @@ def names(name: str, value: Any) -> None:
         raise UsageError(f"{name}={brief(value)} must be a list of names")
 
 
-def pairs(what: str) -> Check:
-    """A frozen mapping from strings."""
+def pairs(what: str, frozen: Callable[[Any], Any] = freeze) -> Check:
+    """A mapping from strings, which `frozen` gives its hashable form."""
 
     def is_pair(part):
         return isinstance(part, tuple) and len(part) == 2 and isinstance(part[0], str)
@@ -130,6 +131,7 @@ def pairs(what: str) -> Check:
         if not isinstance(value, tuple) or not all(map(is_pair, value)):
             raise UsageError(f"{name}={brief(value)} must be a mapping {what}")
 
+    check.frozen = frozen
     return check
 
 
@@ -199,45 +201,6 @@ def takes(**checks: Check) -> Callable[[F], F]:
     return decorate
 
 
-class FrozenMapping(tuple):
-    """The pairs of a mapping, as a tuple that remembers what it was."""
-
-
-class FrozenList(tuple):
-    """The parts of a list, as a tuple that remembers what it was."""
-
-
-def freeze(value: Any) -> Any:
-    """A hashable form: nested lists become tuples, mappings tuples of pairs; see `thaw`."""
-    if isinstance(value, Mapping):
-        return FrozenMapping((key, freeze(part)) for key, part in value.items())
-    if isinstance(value, list | tuple):
-        is_frozen = isinstance(value, FrozenMapping | FrozenList)
-        kind = type(value) if is_frozen else FrozenList if isinstance(value, list) else tuple
-        return kind(freeze(part) for part in value)
-    return freeze(np.asarray(value).tolist()) if is_array(value) else value
-
-
-def thaw(value: Any) -> Any:
-    """The value that `freeze` was given, with its lists and mappings."""
-    if isinstance(value, FrozenMapping):
-        return {key: thaw(part) for key, part in value}
-    if isinstance(value, tuple):
-        return (list if isinstance(value, FrozenList) else tuple)(thaw(part) for part in value)
-    return value
-
-
-def thawed(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-    """The arguments that a setting such as `env_args` holds in its hashable form."""
-    return {name: thaw(value) for name, value in pairs}
-
-
-def is_array(value: Any) -> bool:
-    """Returns whether this is an array or a number of NumPy, JAX or PyTorch."""
-    has_all = all(hasattr(value, name) for name in ("__array__", "dtype", "shape"))
-    return has_all and not isinstance(value, type)
-
-
 def as_number(value: Any) -> Any:
     """A Python number for a scalar of NumPy, JAX or PyTorch; anything else is unchanged."""
     try:
@@ -266,11 +229,13 @@ def frozen_fields(config: Any) -> None:
         try:
             if is_array(value) and np.size(value) == 1 and not isinstance(field.default, tuple):
                 value = np.asarray(value).reshape(())
-            value = freeze(value)
-        except (TypeError, ValueError, RecursionError):  # traced, or a list that holds itself
+            value = getattr(field.metadata["check"], "frozen", freeze)(value)
+        except (TypeError, ValueError, RecursionError) as error:
+            # Traced, a list that holds itself, or a key of arguments.
+            of_key = str(error) if "must be a text" in str(error) else ""
             raise UsageError(
                 f"{field.name}={brief(value)} is no plain value; "
-                "a compiled function takes numbers by hypers"
+                + (of_key or "a compiled function takes numbers by hypers")
             ) from None
         if getattr(field.metadata["check"], "whole", False):
             value = as_count(value)

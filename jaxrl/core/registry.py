@@ -8,6 +8,7 @@ environment of another library that a user made is brought in by an adapter, wit
 the group `jaxrl.adapters` whose name is the library's package. All are imported only when used.
 """
 
+import ast
 import dataclasses
 import functools
 import importlib.util
@@ -36,17 +37,8 @@ from jaxrl.core.errors import (
     nearest,
     unknown_name,
 )
-from jaxrl.core.fields import (
-    FLOAT32,
-    as_count,
-    as_number,
-    field_values,
-    only,
-    takes,
-    text,
-    thawed,
-    without,
-)
+from jaxrl.core.fields import FLOAT32, as_count, as_number, field_values, only, takes, text, without
+from jaxrl.core.frozen import freeze, thawed
 from jaxrl.core.python_kinds import OF_JAX, by_keywords, kind_of
 from jaxrl.core.spaces import Space
 from jaxrl.core.task_distributions import (
@@ -94,7 +86,6 @@ CONSTRUCTOR = dataclasses.replace(
 )
 
 OUR_ENVIRONMENTS = Path(__file__).parents[1] / "envs"
-ENVIRONMENT_CLASS = re.compile(r"^class (\w+)\([^)]*Environment\)", re.MULTILINE)
 GYMNASIUM_NAME = re.compile(r"[\w./-]+-v\d+")  # such as "CartPole-v1" and "ALE/Pong-v5"
 
 _registered: dict[str, Callable[..., Any]] = {}
@@ -131,12 +122,28 @@ def environments_in(folder: Path, package: str) -> dict[str, EntryPoint]:
     `...Environment`.
     """
     points = {}
-    for file in sorted(folder.glob("*.py")):
-        found = ENVIRONMENT_CLASS.search(file.read_text(encoding="utf-8"))
-        if found is not None:
-            target = f"{package}.{file.stem}:{found[1]}"
+    for file in sorted(folder.glob("[!.]*.py")):
+        if (name := _environment_of(file)) is not None:
+            target = f"{package}.{file.stem}:{name}"
             points[file.stem] = EntryPoint(file.stem, target, ENVIRONMENT.group)
     return points
+
+
+def _environment_of(file: Path) -> str | None:
+    """The name of a module's environment; its own if it is no Python, as an import then says."""
+    try:
+        nodes = ast.parse(file.read_text(encoding="utf-8")).body
+    except OSError:
+        return None
+    except (SyntaxError, ValueError):
+        return file.stem
+    classes = (node for node in nodes if isinstance(node, ast.ClassDef))
+    return next((cls.name for cls in classes if any(map(_is_environment, cls.bases))), None)
+
+
+def _is_environment(base: ast.expr) -> bool:
+    """Returns whether a class's base is called `Environment`, `MultiAgentEnvironment` or so."""
+    return ast.unparse(base).partition("[")[0].endswith("Environment")
 
 
 def _announced() -> dict[str, EntryPoint]:
@@ -199,9 +206,8 @@ def make_with(name: Any, args: dict[str, Any]) -> tuple[Any, PyTree]:
     except TypeError as error:
         accepted = ", ".join(takes)
         raise UsageError(f"environment {name!r}: {error}; its arguments are {accepted}") from None
-    structure = _as_given(constructor, structure)
-    env = constructor(**structure)
-    env = adapted(name, functools.partial(constructor, **structure), env)
+    call = _call_of(constructor, structure)
+    env = adapted(name, call, call())
     require_environment(env, f"environment {name!r}")
     numbers = without(args, takes)
     default = default_params_of(env)
@@ -298,8 +304,7 @@ def environment_of(env: Any, args: dict[str, Any]) -> Any:
     """The environment to train in: an object's, or the one that a class or function makes."""
     if is_maker(env):
         constructor = by_keywords(env)
-        args = _as_given(constructor, args)
-        env = adapted(None, functools.partial(constructor, **args) if args else constructor)
+        env = adapted(None, _call_of(constructor, args) if args else constructor)
     elif args:
         raise UsageError(
             f"env_args={args} need an environment by name; {type(env).__name__} is made already"
@@ -310,11 +315,23 @@ def environment_of(env: Any, args: dict[str, Any]) -> Any:
     return env
 
 
-def _as_given(constructor: Any, args: dict[str, Any]) -> dict[str, Any]:
-    """Arguments as a user wrote them; those of an environment in JAX stay hashable."""
+def _call_of(constructor: Any, args: dict[str, Any]) -> functools.partial:
+    """The call that makes an environment.
+
+    A Python environment gets its arguments as they were written. One in JAX, which is hashed, gets
+    tuples in place of lists and mappings; what a function makes, only its result shows.
+    """
+    call = functools.partial(constructor, **{name: freeze(arg) for name, arg in args.items()})
+    as_written = functools.partial(constructor, **thawed(args.items()))
     bases = Environment | MultiAgentEnvironment
-    is_hashed = isinstance(constructor, type) and issubclass(constructor, bases)
-    return args if is_hashed else thawed(args.items())
+    is_in_jax = isinstance(constructor, type) and issubclass(constructor, bases)
+    if is_in_jax or as_written.keywords == call.keywords:
+        return call
+    made = _called(None, as_written)
+    if kind_of(made) is None:
+        return call
+    getattr(made, "close", lambda: None)()
+    return as_written
 
 
 def _called(name: str | None, make: Callable[[], Any]) -> Any:

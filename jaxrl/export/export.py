@@ -13,7 +13,8 @@ import jax
 import numpy as np
 
 from jaxrl.core.errors import UsageError, brief, one_line, unknown_name
-from jaxrl.core.fields import count, file_path, flag, freeze, instance_of, pairs
+from jaxrl.core.fields import count, file_path, flag, instance_of, pairs
+from jaxrl.core.frozen import freeze
 from jaxrl.core.plan import Line, laid_out
 from jaxrl.core.program_spaces import is_action_of_program, is_program, mask_length
 from jaxrl.core.spaces import is_tree, to_json

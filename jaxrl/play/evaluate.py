@@ -8,7 +8,8 @@ import numpy as np
 
 from jaxrl.algorithms.base import Algorithm, RunnerState
 from jaxrl.core.errors import UsageError
-from jaxrl.core.fields import freeze, pairs
+from jaxrl.core.fields import pairs
+from jaxrl.core.frozen import freeze
 from jaxrl.core.types import PyTree
 from jaxrl.episodes.by_agent import Episode
 from jaxrl.play.host_episodes import (

@@ -14,17 +14,8 @@ from jaxrl.algorithms.config import AlgorithmConfig
 from jaxrl.algorithms.opponents import PoolState, copy_label
 from jaxrl.core.env import strongly_typed
 from jaxrl.core.errors import UsageError, brief, named_policy
-from jaxrl.core.fields import (
-    count,
-    file_path,
-    flag,
-    freeze,
-    instance_of,
-    number,
-    pairs,
-    takes,
-    text,
-)
+from jaxrl.core.fields import count, file_path, flag, instance_of, number, pairs, takes, text
+from jaxrl.core.frozen import freeze
 from jaxrl.core.spaces import from_json
 from jaxrl.core.types import PolicyId, PyTree
 from jaxrl.episodes import EpisodeWriter

@@ -5,7 +5,7 @@ from types import MappingProxyType
 from typing import Any
 
 from jaxrl.core.env import strongly_typed
-from jaxrl.core.fields import thawed
+from jaxrl.core.frozen import thawed
 from jaxrl.core.types import PyTree
 from jaxrl.episodes.by_agent import Episode
 from jaxrl.play.host_episodes import Players

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from jaxrl.core.errors import UsageError, brief
-from jaxrl.core.fields import field_values, is_array
+from jaxrl.core.fields import field_values
+from jaxrl.core.frozen import is_array
 
 DEPRECATED = (-1, "DEPRECATED")  # marks of RLlib and of Tune of a key that they no longer read
 # The last wins. RLlib 2.9 to 2.37 keep what `rl_module(model_config_dict=...)` says as the third.

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from jaxrl.core.errors import brief
-from jaxrl.core.fields import is_array
 from jaxrl.core.foreign_names import UNSET
+from jaxrl.core.frozen import is_array
 
 TAKEN = "taken over"
 HARMLESS = "no counterpart, harmless"

@@ -7,8 +7,9 @@ from typing import Any
 
 from jaxrl.algorithms.ppo.config import PPOConfig
 from jaxrl.core.errors import UsageError, nearest, unknown_name
-from jaxrl.core.fields import field_names, freeze, instance_of, only, unknown_setting, without
+from jaxrl.core.fields import field_names, instance_of, only, unknown_setting, without
 from jaxrl.core.foreign_names import SETTINGS, Counterpart, library_file, names_of
+from jaxrl.core.frozen import freeze
 from jaxrl.rllib import form
 from jaxrl.rllib import searches as searching
 from jaxrl.rllib.context import ENV_KEYS, Context, read_environment

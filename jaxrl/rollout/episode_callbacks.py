@@ -18,7 +18,8 @@ from jaxrl.core.env import (
     strongly_typed,
 )
 from jaxrl.core.errors import UsageError, brief, reason_of, unknown_name
-from jaxrl.core.fields import FLOAT32, is_array
+from jaxrl.core.fields import FLOAT32
+from jaxrl.core.frozen import is_array
 from jaxrl.core.tasks import without_task
 from jaxrl.core.trust import Kind, maker
 from jaxrl.core.types import AgentId, PolicyId, PyTree

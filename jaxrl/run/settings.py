@@ -19,8 +19,8 @@ from jaxrl.core.fields import (
     pairs,
     setting,
     text,
-    thawed,
 )
+from jaxrl.core.frozen import freeze_arguments, thawed
 from jaxrl.run.every import Every
 from jaxrl.run.hooks import HOOK
 from jaxrl.run.logging.loggers import LOGGER, check_loggers, saved_form
@@ -113,7 +113,9 @@ class RunSettings:
         False, "whether evaluation samples its actions; False: the likeliest", flag
     )
     evaluation_env_args: Any = setting(
-        (), "arguments of the environment that differ in evaluation", pairs("{name: value}")
+        (),
+        "arguments of the environment that differ in evaluation",
+        pairs("{name: value}", freeze_arguments),
     )
     evaluation_seed: int = setting(
         0, "the evaluation's own random seed; each one plays the same episodes", count(0, UINT32)

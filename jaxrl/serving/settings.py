@@ -11,7 +11,8 @@ from urllib.parse import urlsplit
 
 from jaxrl.core import words
 from jaxrl.core.errors import UsageError, brief, one_line, unknown_name
-from jaxrl.core.fields import check_all, count, file_path, freeze, setting, text
+from jaxrl.core.fields import check_all, count, file_path, setting, text
+from jaxrl.core.frozen import freeze
 
 HOST, PORT = "127.0.0.1", 9944
 GODOT_PORT = 11008  # where Godot RL Agents' plugin connects to

@@ -14,7 +14,8 @@ import numpy as np
 
 from jaxrl.core import words
 from jaxrl.core.errors import UsageError, brief
-from jaxrl.core.fields import check_all, count, freeze, number, setting
+from jaxrl.core.fields import check_all, count, number, setting
+from jaxrl.core.frozen import freeze
 from jaxrl.run.every import Every
 from jaxrl.sweeps import space as spaces
 from jaxrl.sweeps.space import MUTATIONS, Draw, Grid, mutations_of

@@ -167,6 +167,8 @@ def aborts(env, results):
 
 
 def sends(number, env, results):
+    if signal.getsignal(number) is signal.SIG_IGN:  # by the shell, as nohup has SIGHUP
+        signal.signal(number, signal.SIG_DFL)
     os.kill(os.getpid(), number)
     time.sleep(0.05)
     return results

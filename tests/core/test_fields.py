@@ -5,6 +5,8 @@ import inspect
 import math
 from fractions import Fraction
 
+import gymnasium
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,7 +16,8 @@ from jaxrl import BCConfig, PPOConfig, RunSettings, Trainer, UsageError
 from jaxrl.cli.flags import Flag, flag_name, flags_of, given_flags
 from jaxrl.core import foreign_names
 from jaxrl.core.errors import nearest, unknown_name, unknown_result
-from jaxrl.core.fields import freeze, least_count, thaw, unknown_setting
+from jaxrl.core.fields import least_count, unknown_setting
+from jaxrl.core.frozen import freeze_arguments, thawed
 
 OURS = {
     field.name for cls in (PPOConfig, BCConfig, RunSettings) for field in dataclasses.fields(cls)
@@ -320,30 +323,66 @@ NESTED = st.recursive(
 
 
 @given(NESTED)
-def test_what_is_frozen_can_be_hashed_and_thaws_to_what_it_was(value):
-    frozen = freeze(value)
+def test_an_argument_that_is_frozen_can_be_hashed_and_thaws_to_what_it_was(value):
+    frozen = freeze_arguments({"level": value})
     hash(frozen)
-    assert repr(thaw(frozen)) == repr(value)
-    assert repr(thaw(freeze(frozen))) == repr(value)
+    assert repr(thawed(frozen)) == repr({"level": value})
+    assert repr(thawed(freeze_arguments(frozen))) == repr({"level": value})
 
 
-def test_arguments_of_an_environment_arrive_as_written_and_stay_hashable_in_jax():
-    arguments = {"level": {"walls": [[1, 2]], "name": "a"}}
-    assert jaxrl.make(f"{__name__}:written", **arguments)[0].written == arguments["level"]
-    config = PPOConfig(env=f"{__name__}:written", env_args=arguments)
-    assert config.setup().env.env.written == arguments["level"]
+def test_a_list_a_tuple_and_a_mapping_are_three_arguments():
+    given_forms = [(1, 2), [1, 2], (("a", 1),), [("a", 1)], {"a": 1}, (), [], {}]
+    assert len({freeze_arguments({"x": form}) for form in given_forms}) == len(given_forms)
+    with pytest.raises(UsageError, match="the key 1 of a mapping must be a text"):
+        PPOConfig(env="cartpole", env_args={"table": {1: "a"}})
+
+
+def test_arguments_of_python_environments_arrive_as_they_were_written():
+    arguments = {"level": {"walls": [[1, 2]], "name": "a"}, "pair": (1, 2)}
+    config = PPOConfig(env=f"{__name__}:Written", env_args=arguments)
+    made.clear()
+    config.setup()
+    assert repr(made[-1]) == repr(arguments)
     assert PPOConfig.from_dict(config.to_dict()) == config
-    hash(jaxrl.make(f"{__name__}:Walls", walls=((1, 2),))[0])
-    hash(PPOConfig(env=f"{__name__}:Walls", env_args={"walls": [[1, 2]]}).setup().env)
+    assert PPOConfig(env=f"{__name__}:written", env_args=arguments).setup()
+    assert repr(made[-1]) == repr(arguments)
 
 
-def written(level):
-    """An environment that remembers the argument that it was made with."""
-    env = jaxrl.make("cartpole")[0]
-    object.__setattr__(env, "written", level)
-    return env
+def test_arguments_of_environments_in_jax_are_tuples_that_can_be_hashed():
+    for name in ("Walls", "walled"):
+        env, _ = jaxrl.make(f"{__name__}:{name}", walls=[[1, 2]])
+        hash(env)
+        assert repr(env.walls) == "((1, 2),)"
+        hash(PPOConfig(env=f"{__name__}:{name}", env_args={"walls": [[1, 2]]}).setup().env)
+
+
+made = []
+
+
+class Written(gymnasium.Env):
+    """Keeps the arguments that it was made with."""
+
+    observation_space = gymnasium.spaces.Box(-1, 1, (3,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, level, pair):
+        made.append({"level": level, "pair": pair})
+
+    def reset(self, *, seed=None, options=None):
+        return np.zeros(3, np.float32), {}
+
+    def step(self, action):
+        return np.zeros(3, np.float32), 1.0, True, False, {}
+
+
+def written(level, pair):
+    return Written(level, pair)
 
 
 @dataclasses.dataclass(frozen=True)
 class Walls(type(jaxrl.make("cartpole")[0])):
     walls: tuple = ()
+
+
+def walled(walls):
+    return Walls(walls=walls)

@@ -11,7 +11,7 @@ from flax import struct
 
 from jaxrl import PPOConfig, UsageError
 from jaxrl.core.env import Environment, Solo
-from jaxrl.core.fields import freeze
+from jaxrl.core.frozen import freeze
 from jaxrl.core.spaces import Box, Discrete
 from jaxrl.play import recording
 from jaxrl.play.evaluate import evaluate_and_record

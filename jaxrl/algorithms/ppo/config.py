@@ -13,7 +13,8 @@ from jaxrl.algorithms.ppo.tuned import resolve_tuned
 from jaxrl.algorithms.rllib_values import read_settings
 from jaxrl.algorithms.validators import optimizer_of, schedule
 from jaxrl.core.errors import UsageError
-from jaxrl.core.fields import count, flag, freeze, number, one_of, setting
+from jaxrl.core.fields import count, flag, number, one_of, setting
+from jaxrl.core.frozen import freeze
 from jaxrl.core.types import PolicyId
 
 

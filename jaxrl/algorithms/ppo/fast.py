@@ -12,7 +12,8 @@ from typing import Any
 import jax
 
 from jaxrl.algorithms.validators import DEFAULT_SIZES, per_policy, resolve_sizes
-from jaxrl.core.fields import INT64, as_count, count, freeze, without
+from jaxrl.core.fields import INT64, as_count, count, without
+from jaxrl.core.frozen import freeze
 from jaxrl.core.spaces import Box, Space, tree_of
 from jaxrl.core.types import AgentId, PolicyId
 from jaxrl.models.cnn import SMALL_IMAGE, is_byte_picture, is_image, layout_of

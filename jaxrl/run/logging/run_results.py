@@ -3,10 +3,9 @@
 from collections.abc import Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jaxrl.core.errors import UsageError, require
-from jaxrl.run.logging.history import Thinned
 from jaxrl.run.logging.panels import panels_of
 from jaxrl.run.logging.result_rows import read_results
 from jaxrl.run.results import ENV_STEPS, Result, flatten
@@ -14,6 +13,9 @@ from jaxrl.run.storage import checkpoint, run_folder, runs
 from jaxrl.run.storage.runs import METRICS
 
 LOG = "jsonl"  # the logger that writes what is read here
+
+if TYPE_CHECKING:
+    from jaxrl.run.logging.history import Thinned
 
 
 class RunResults:
@@ -57,7 +59,9 @@ class TrainerResults(RunResults):
     """The results of a trainer, from its log, or from its memory where it writes none."""
 
     @cached_property
-    def _by_step(self) -> Thinned:
+    def _by_step(self) -> "Thinned":
+        from jaxrl.run.logging.history import Thinned
+
         return Thinned()
 
     def keep_results(self, results: list[Result]) -> None:

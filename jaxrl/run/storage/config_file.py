@@ -15,7 +15,8 @@ from jaxrl.algorithms.config import AlgorithmConfig
 from jaxrl.algorithms.opponent_settings import for_opponent
 from jaxrl.algorithms.task_settings import ONLY_TRAINING
 from jaxrl.core.errors import UsageError, brief
-from jaxrl.core.fields import freeze, without
+from jaxrl.core.fields import without
+from jaxrl.core.frozen import freeze
 from jaxrl.core.registry import ENVIRONMENT, announced_name, constructor_of
 from jaxrl.core.trust import Kind, Named, arguments_of, check_name, load, name_of, parse_name
 from jaxrl.rollout.episode_callbacks import CALLBACKS
