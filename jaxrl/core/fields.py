@@ -365,7 +365,7 @@ def unknown_setting(
     It knows the settings of the other owners, and other libraries' names.
 
     Args:
-        known: the names that are allowed here.
+        allowed: the names that are allowed here.
         where: follows the name in the message.
         kind: "flag": names are shown as flags.
     """

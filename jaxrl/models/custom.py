@@ -60,7 +60,7 @@ def custom_model(
     """The model for the setting `model`, checked against the spaces.
 
     Args:
-        given: see `ALLOWED`. A model with memory also has `initial_carry(batch_shape)`, which may
+        setting: see `ALLOWED`. A model with memory also has `initial_carry(batch_shape)`, which may
             be the third function of a tuple, and apply(params, obs, carry) -> (logits or
             distribution, value, carry).
         kind: the distribution over Box actions, if the model returns logits.
@@ -240,7 +240,8 @@ def _check_outputs(model: Custom, size: int = 3) -> None:
     found = {}
 
     def apply():
-        outputs = inner.apply(model.init(jax.random.key(0)), model.zero_observations(size), *carry)
+        first = (inner.initial_carry((size,)),) if carry else ()
+        outputs = inner.apply(model.init(jax.random.key(0)), model.zero_observations(size), *first)
         if not isinstance(outputs, tuple) or len(outputs) != 2 + len(carry):
             raise UsageError(f"model {model.name} must return {expected}, not {_form(outputs)}")
         output, value, *after = outputs
@@ -258,23 +259,25 @@ def _check_outputs(model: Custom, size: int = 3) -> None:
         space = model.action_space
         shape = (size, *((num_chosen(space),) if is_tree(space) else space.shape))
         _check_shape(model, f"actions of {model.action_space}", found["action"].shape, shape)
-    if carry:
-        before = jax.eval_shape(lambda: carry[0])
-        if jax.tree.map(_form, after[0]) != jax.tree.map(_form, before):
-            form = "the form of initial_carry(batch_shape)"
-            raise UsageError(f"model {model.name} must return its carry in {form}")
+    if carry and jax.tree.map(_form, after[0]) != jax.tree.map(_form, carry[0]):
+        form = "the form of initial_carry(batch_shape)"
+        raise UsageError(f"model {model.name} must return its carry in {form}")
 
 
 def _first_carry(model: Custom, size: int) -> PyTree:
-    """The carry of a batch, each part with an axis for it."""
-    carry = model.inner.initial_carry((size,))
+    """The shapes of the carry of a batch, each part with an axis for it.
+
+    Nothing is computed: that would fix the number of devices before a training settles it.
+    """
+    first = lambda: model.inner.initial_carry((size,))
     try:
-        sizes = {jnp.shape(leaf)[:1] for leaf in jax.tree.leaves(carry)}
+        carry = jax.eval_shape(first)
+        sizes = {leaf.shape[:1] for leaf in jax.tree.leaves(carry)}
     except Exception:  # no arrays, or it holds itself
-        sizes = {()}
+        carry, sizes = first(), {()}
     if sizes - {(size,)}:
         what = f"model {model.name}: initial_carry(({size},)) must give arrays [{size}, ...]"
-        raise UsageError(f"{what}, not {brief(carry)}")
+        raise UsageError(f"{what}, not {brief(first())}")
     return carry
 
 

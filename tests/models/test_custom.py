@@ -240,3 +240,17 @@ def test_the_table_of_a_model_sums_its_numbers():
     ).splitlines()
     assert lines[-1].split() == ["in", "all", "31"]  # 3 x 4 + 4, 4 x 2 + 2, 4 + 1
     assert any(line.split() == ["shared.0.kernel", "3", "x", "4", "12"] for line in lines)
+
+
+def test_checking_a_model_computes_nothing():
+    """Devices are settled after a configuration was described, and before anything is computed."""
+    traced = []
+
+    class Watched(Counting):
+        def initial_carry(self, batch_shape):
+            carry = jnp.zeros(batch_shape)
+            traced.append(isinstance(carry, jax.core.Tracer))
+            return carry
+
+    custom_model(Watched(), OBS, ACTIONS)
+    assert traced and all(traced)

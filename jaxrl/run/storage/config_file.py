@@ -91,7 +91,7 @@ def read_config(
             then, for nobody makes it.
         opponent: with `to_play`, the member of the pool that plays, or "pool"; None: leave the pool
             out, with what its functions would import.
-        given: settings that the user gives in this call, in place of the saved ones.
+        changes: settings that the user gives in this call, in place of the saved ones.
         trust: whether the file may name any code at all.
 
     Raises:
@@ -129,7 +129,7 @@ def read_config(
     config_class = read_class(facts.get("config_class"), call, trust=trust)
     others = {*changes, "env"} if alone else set(changes)
     check_names(
-        config_class, _without(values, others) if alone else _kept(values, others), trust=trust
+        config_class, _without(values, others) if alone else without(values, others), trust=trust
     )
     return config_class.from_dict(values)
 
@@ -198,13 +198,13 @@ def import_named(config: Any, names: Collection[str]) -> None:
     """Imports what a configuration read from a file names, before more modules can be found.
 
     Args:
-        given: settings that the user gives in this call, which are left alone.
+        names: of settings that the user gives in this call, which are left alone.
 
     Raises:
         UsageError: there is no such thing, or it is of another kind.
     """
     kinds = {field.name: field.metadata.get("kind") for field in dataclasses.fields(config)}
-    for path, text in _texts(freeze(_kept(config.to_dict(), set(names)))):
+    for path, text in _texts(freeze(without(config.to_dict(), names))):
         kind = kinds.get(path.rpartition(".")[2])
         if kind is ENVIRONMENT:
             constructor_of(text)
@@ -385,17 +385,13 @@ def _checked_facts(facts: dict[str, Any]) -> tuple[dict[str, Any], set[str]]:
 
 def _without(values: Mapping[str, Any], names: set[str]) -> dict[str, Any]:
     """The settings but these, of policies as well."""
-    remaining = _kept(values, names)
+    remaining = without(values, names)
     if remaining.get("per_policy"):
         remaining["per_policy"] = {
             policy: _without(overrides, names)
             for policy, overrides in remaining["per_policy"].items()
         }
     return remaining
-
-
-def _kept(values: Mapping[str, Any], names: set[str]) -> dict[str, Any]:
-    return without(values, names)
 
 
 def _first_object(
