@@ -31,7 +31,7 @@ from jaxrl.core.env_contract import (
 from jaxrl.core.errors import UsageError, brief
 from jaxrl.core.fields import count, takes
 from jaxrl.core.frozen import is_array
-from jaxrl.core.registry import of_library
+from jaxrl.core.registry import make, of_library
 from jaxrl.core.types import ALL, AgentId, Key, PyTree
 
 __all__ = ["ContractError", "check_env"]
@@ -65,7 +65,7 @@ def check_env(env: Any, params: PyTree = None, *, steps: int = 256, key: Key | N
 
     Args:
         env: of one agent (by duck type: of this library or of gymnax), of stacked agents, of many
-            agents in dicts, or of a library that has an adapter.
+            agents in dicts, or of a library that has an adapter; or its name, as of `make`.
         params: its parameters, default `env.default_params`.
         steps: length of the random rollout; an end that it does not reach is not checked.
         key: of the rollout, default `jax.random.key(0)`.
@@ -73,6 +73,9 @@ def check_env(env: Any, params: PyTree = None, *, steps: int = 256, key: Key | N
     Raises:
         ContractError: at the first broken rule.
     """
+    if isinstance(env, str):
+        env, default = make(env)
+        params = default if params is None else params
     if not (key is None or is_array(key)):
         raise UsageError(f"key={brief(key)} must be a random key of JAX, or None")
     key = jax.random.key(0) if key is None else key

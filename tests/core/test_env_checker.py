@@ -268,6 +268,13 @@ def test_check_env_lets_the_small_environments_through(env):
 SHORT = {"pursuit": {"max_cycles": 50}, "waterworld": {"max_cycles": 50}}  # so that some end
 
 
+def test_check_env_takes_a_name_and_finds_what_that_breaks(monkeypatch):
+    check_env("cartpole", steps=2)
+    monkeypatch.setattr("jaxrl.core.env_checker.make", lambda name: (object(), None))
+    with pytest.raises(ContractError, match="it must have a method"):
+        check_env("broken")
+
+
 @pytest.mark.parametrize("name", [*names(), "gymnax:Catch-bsuite", "gymnax:Breakout-MinAtar"])
 @pytest.mark.long
 def test_every_environment_of_the_registry_keeps_to_the_contract(name):
