@@ -35,6 +35,7 @@ from jaxrl.core.fields import check_all, flag, only, setting
 from jaxrl.core.plan import laid_out
 from jaxrl.core.words import TEXT, any_value, pairs
 from jaxrl.outside.ray_rollouts import RayEnded
+from jaxrl.rllib.translation import Translation
 from jaxrl.run import advice, resume
 from jaxrl.run.command_line import command, program
 from jaxrl.run.devices import compile_cache
@@ -255,12 +256,7 @@ def parse(argv: Sequence[str], algorithm: str = "ppo") -> TrainOptions:
         goal = {"stop_return": run["stop_return"]} if "stop_return" in run else {}
         source = f"RLlib's of {run['rllib_config']}" + _but({**options, **settings, **goal})
         config, settings, table = translation.config, translation.run_settings, f"{translation}\n"
-        if translation.space:
-            names = ", ".join(translation.space)
-            raise UsageError(
-                f"--rllib-config {run['rllib_config']} tries several values of {names}: "
-                "jaxrl sweep --rllib-config trains with all of them"
-            )
+        _check_alone(translation, run["rllib_config"])
         _check_flags(argv, config)
     elif path is None:
         config, source = _new(argv, options, run, algorithm)
@@ -277,6 +273,19 @@ def parse(argv: Sequence[str], algorithm: str = "ppo") -> TrainOptions:
     asked = {"run_dir": "auto" if path is None else "same", **run}
     asked |= {"config": config, "source": source, "settings": settings, "table": table}
     return _checked(TrainOptions(**asked, scenes=scenes), run)
+
+
+def _check_alone(translation: Translation, path: str) -> None:
+    """Refuses a configuration that stands for several trainings."""
+    if translation.space:
+        several = f"several values of {', '.join(translation.space)}"
+    elif "seeds" in translation.sweep_settings:
+        several = "several seeds"
+    else:
+        return
+    raise UsageError(
+        f"--rllib-config {path} tries {several}: jaxrl sweep --rllib-config trains them all"
+    )
 
 
 def _class_name(path: str | None, *, trust: bool) -> str | None:

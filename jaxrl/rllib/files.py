@@ -1,5 +1,6 @@
 """Files that hold an RLlib configuration: JSON, YAML, and the `params.json` of a result."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +49,7 @@ def _parse(path: Path, text: str) -> Any:
     import yaml
 
     try:
-        loader = yaml.SafeLoader(text)
+        loader = _loader(yaml)(text)
         node = loader.get_single_node()
         if node is None:
             return None
@@ -58,6 +59,17 @@ def _parse(path: Path, text: str) -> Any:
         raise UsageError(f"{path} is not YAML: {one_line(error)}") from None
     except RecursionError:
         raise UsageError(f"{path} is nested too deeply") from None
+
+
+def _loader(yaml: Any) -> type:
+    """PyYAML's safe loader, which reads 1e-3 as a number too, as YAML 1.2 and RLlib's users do."""
+
+    class Loader(yaml.SafeLoader):
+        """Numbers need no dot before the exponent."""
+
+    number = re.compile(r"[-+]?([0-9]+|[0-9]*\.[0-9]+|[0-9]+\.)[eE][-+]?[0-9]+$")
+    Loader.add_implicit_resolver("tag:yaml.org,2002:float", number, list("-+.0123456789"))
+    return Loader
 
 
 def _check_size(node: Any, sizes: dict[int, int]) -> int:

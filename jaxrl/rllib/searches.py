@@ -1,15 +1,20 @@
 """Tune's search spaces and schedulers, read as the arguments of `jaxrl.sweep`."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from jaxrl.core.errors import UsageError, brief
+from jaxrl.core.fields import field_values
 from jaxrl.core.foreign_names import RESULTS, counterpart
+from jaxrl.rllib.context import ENV_KEYS
+from jaxrl.rllib.form import NESTED
+from jaxrl.rllib.policies import POLICY_KEYS
 from jaxrl.rllib.rows import Row, changes, given_of, harmless, taken
 from jaxrl.sweeps.population_based_training import PopulationBasedTraining
 from jaxrl.sweeps.space import DRAWS, Draw, Grid, choice, grid_search, values_of
 
 KEYS = ("num_samples", "scheduler", "metric", "mode")  # of Tune's, which a sweep has too
+SIZES = ("num_envs", "rollout_length")  # settings that decide on each other
 HALVING = {  # Tune's schedulers that drop trials at rungs, and where each has its factor
     "AsyncHyperBandScheduler": "_reduction_factor",
     "ASHAScheduler": "_reduction_factor",
@@ -21,8 +26,8 @@ SAMPLERS = {  # Tune's (domain, sampler) and their names here
     ("Float", "LogUniform"): "loguniform",
     ("Integer", "Uniform"): "randint",
 }
-# Gives the settings here of some of RLlib's values, by path.
-Translate = Callable[[Mapping[str, Any]], Mapping[str, Any]]
+# Gives the `Translation` of a configuration with some of RLlib's values, by path, in place.
+Read = Callable[[Mapping[str, Any]], Any]
 
 
 class Searches(NamedTuple):
@@ -43,10 +48,19 @@ def is_search(value: Any) -> bool:
     return is_grid or type(value).__module__.startswith("ray.tune.search")
 
 
-def read_searches(values: Mapping[str, Any]) -> Searches:
-    """The paths at which there are several values."""
+def read_searches(values: Mapping[str, Any], settings_beside: Mapping[str, Any]) -> Searches:
+    """The paths at which there are several values.
+
+    Args:
+        settings_beside: those that win over the configuration.
+
+    Raises:
+        UsageError: a sweep cannot try what is there.
+    """
     found = Searches({}, [])
     for path, value in _with_arguments(values):
+        if path not in settings_beside:
+            _check_place(path, value)
         if not is_search(value):
             continue
         kind = _kind_of(path, value)
@@ -58,16 +72,51 @@ def read_searches(values: Mapping[str, Any]) -> Searches:
     return found
 
 
+def _check_place(path: str, value: Any) -> None:
+    """Refuses a search where a sweep has one value for all trials, or within another value."""
+    folder, _, name = path.rpartition("/")
+    is_group = name == "grid_search" or (path in NESTED and is_search(value))
+    if path in (*ENV_KEYS, *POLICY_KEYS) and _has_search(value):
+        if path != "env_config" or is_search(value):
+            raise UsageError(
+                f"{path}: a sweep has one environment and one set of policies: choose one of the "
+                "values, and sweep once for each"
+            )
+    elif is_group or (not is_search(value) and _has_search(value)):
+        raise UsageError(
+            f"{folder if name == 'grid_search' else path}: a search is read where it stands for "
+            "the value of one setting, or of one argument of the environment"
+        )
+
+
+def _has_search(value: Any) -> bool:
+    """Returns whether a value is a search, or holds one at any depth."""
+    if is_search(value):
+        return True
+    value = getattr(value, "config", value)  # of a PolicySpec
+    parts = value.values() if isinstance(value, Mapping) else value
+    return isinstance(value, Mapping | list | tuple) and any(map(_has_search, parts))
+
+
 def without_searches(values: Mapping[str, Any], searches: Searches) -> dict[str, Any]:
     """The values with one in place of each search; none where it is not known."""
     chosen = {path: value for path, value in values.items() if not is_search(value)}
+    if isinstance(arguments := chosen.get("env_config"), Mapping):
+        chosen["env_config"] = {
+            name: part for name, part in arguments.items() if not is_search(part)
+        }
     for path, value in searches.firsts.items():
-        folder, _, name = path.rpartition("/")
-        if folder == "env_config":
-            chosen[folder] = {**chosen[folder], name: value}
+        if (argument := _argument(path)) is not None:
+            chosen["env_config"] = {**chosen["env_config"], argument: value}
         else:
             chosen[path] = value
     return chosen
+
+
+def _argument(path: str) -> str | None:
+    """The environment's argument that a path means; None if it means another thing."""
+    folder, _, name = path.rpartition("/")
+    return name if folder == "env_config" else None
 
 
 def _with_arguments(values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -93,15 +142,46 @@ def _kind_of(path: str, value: Any) -> Grid | Draw | None:
 
 
 def _ends(kind: Grid | Draw) -> tuple:
-    """Every value, or the two bounds."""
-    values = values_of(kind)
-    return kind.arguments if values is None else values
+    """Every value, or the least and the most of what is drawn."""
+    if (values := values_of(kind)) is not None:
+        return values
+    low, high = kind.arguments
+    return (low, high - 1) if kind.kind == "randint" else (low, high)
 
 
-def space_of(searches: Searches, translate: Translate) -> dict[str, Grid | Draw]:
-    """The space of a sweep, by the names of settings here."""
-    found = [_translated(path, kind, translate) for path, kind in searches.kinds.items()]
-    return {name: kind for name, kind in found if name}
+def space_of(
+    kinds: Mapping[str, Grid | Draw], read: Read, settings_beside: Mapping[str, Any]
+) -> dict[str, Grid | Draw]:
+    """The space of a sweep, by the names of settings here.
+
+    Searches are left out that are the same training here, or whose setting is given beside them.
+
+    Args:
+        kinds: several values by path.
+        settings_beside: those that win over the configuration.
+
+    Raises:
+        UsageError: a sweep with this space would train with other settings than RLlib.
+    """
+    base, space, lasts = read({}), {}, {}
+    for path, kind in kinds.items():
+        if (argument := _argument(path)) is not None:
+            beside = dict(settings_beside.get("env_args") or {})
+            if argument in dict(base.config.env_args) and argument not in beside:
+                space[f"env_args.{argument}"] = kind
+            continue
+        found = _translated(path, kind, base, read)
+        for name in found:
+            if name in space:
+                raise UsageError(f"{path}: another search changes {name}, too: search over one")
+        space |= found
+        lasts |= {path: _ends(kind)[-1]} if found else {}
+    changes = {name: _ends(kind)[-1] for name, kind in space.items() if "." not in name}
+    if len(lasts) > 1 and _replaced(base.config, changes) != read(lasts).config:
+        raise UsageError(
+            f"{', '.join(lasts)}: their values change each other's settings here; search over one"
+        )
+    return space
 
 
 def noted(row: Row, searches: Searches) -> Row:
@@ -112,54 +192,95 @@ def noted(row: Row, searches: Searches) -> Row:
     return row._replace(why="; ".join(filter(None, (row.why, several))))
 
 
-def _translated(path: str, kind: Grid | Draw, translate: Translate) -> tuple[str, Grid | Draw]:
-    """(the setting here, its values or bounds) of several of RLlib's values for one path.
+def _translated(path: str, kind: Grid | Draw, base: Any, read: Read) -> dict[str, Grid | Draw]:
+    """The space here of several of RLlib's values for one path; empty if they are one training.
 
-    The name is empty if they are the same training here.
+    Args:
+        base: the translation of the whole configuration with one value for every path.
     """
     ends = _ends(kind)
-    folder, _, argument = path.rpartition("/")
-    if folder == "env_config":
-        return f"env_args.{argument}", kind
-    found = [_layers(translate({path: value})) for value in ends]
-    names = [name for name in found[0] if any(layers[name] != found[0][name] for layers in found)]
-    if len(ends) == 1:
-        names = [name for name, value in found[0].items() if value == ends[0]][:1]
-    if not names:
-        return "", kind
-    if len(names) > 1:
+    found = [read({path: value}) for value in ends]
+    runs = _differing(base.run_settings, [translation.run_settings for translation in found])
+    if runs:
         raise UsageError(
-            f"{path}: its values differ here in {', '.join(names)}, which a grid would combine; "
-            "jaxrl.sweep(config, space) takes a list of values for each"
+            f"{path}: its values differ here in {', '.join(runs)}, which all trials of a sweep "
+            "have in common"
         )
-    values = [layers[names[0]] for layers in found]
-    if isinstance(kind, Grid):
-        return names[0], grid_search(values)
-    return names[0], DRAWS[kind.kind](*([values] if kind.kind == "choice" else values))
+    configs = [translation.config for translation in found]
+    names = _differing(field_values(base.config), [field_values(config) for config in configs])
+    for fixed in ({}, {name: getattr(base.config, name) for name in SIZES if name not in names}):
+        for name in names:
+            values = [getattr(config, name) for config in configs]
+            changes = [{**fixed, name: value} for value in values]
+            if [_replaced(base.config, change) for change in changes] == configs:
+                searched = _kind_here(path, kind, values)
+                return {**{name: Grid((size,)) for name, size in fixed.items()}, name: searched}
+    if names:
+        raise UsageError(
+            f"{path}: its values differ here in {', '.join(names)}, which a sweep over one of them "
+            "does not give: translate the configuration with each value"
+        )
+    return {}
 
 
-def _layers(settings: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        name: tuple(value) if isinstance(value, list) else value for name, value in settings.items()
-    }
+def _differing(base: Mapping[str, Any], others: Iterable[Mapping[str, Any]]) -> list[str]:
+    """The names of settings that are not in all the same."""
+    others = list(others)
+    names = dict.fromkeys(name for settings in (base, *others) for name in settings)
+    absent = object()
+    return [
+        name
+        for name in names
+        if any(settings.get(name, absent) != base.get(name, absent) for settings in others)
+    ]
+
+
+def _replaced(config: Any, changes: Mapping[str, Any]) -> Any:
+    """The configuration with changes as a sweep makes them; None if it cannot have them."""
+    try:
+        return config.replace(**changes)
+    except UsageError:
+        return None
+
+
+def _kind_here(path: str, kind: Grid | Draw, values: Sequence[Any]) -> Grid | Draw:
+    """The same grid or draw of the values that a setting has here."""
+    try:
+        if isinstance(kind, Grid):
+            return grid_search(values)
+        if kind.kind == "choice":
+            return choice(values)
+    except UsageError as error:
+        raise UsageError(f"{path}: {error}") from None
+    if tuple(values) != _ends(kind):
+        raise UsageError(f"{path}: numbers drawn for it are others here: give a list of values")
+    return kind
 
 
 def sweep_settings(
-    values: Mapping[str, Any], space: Mapping[str, Any], translate: Translate
+    values: Mapping[str, Any],
+    space: Mapping[str, Any],
+    mutations: Callable[[Mapping[str, Grid | Draw]], dict[str, Grid | Draw]],
 ) -> tuple[dict[str, Any], list[Row]]:
-    """Tune's settings of its trials as arguments of `jaxrl.sweep`, and their rows."""
-    settings, rows = {}, []
-    if values.get("mode") == "min":
-        rows.append(changes(given_of(values, "metric", "mode"), "the highest metric is best"))
-    elif values.get("metric") is not None:
-        found = counterpart(str(values["metric"]), RESULTS)
-        settings["metric"] = found[1].here if found else values["metric"]
-        rows.append(taken(given_of(values, "metric", "mode"), "of jaxrl.sweep"))
+    """Tune's settings of its trials as arguments of `jaxrl.sweep`, and their rows.
+
+    Args:
+        values: those of `KEYS`.
+        mutations: gives the space here of several values by RLlib's paths.
+    """
+    settings, rows = _ranking(values)
+    if (seeds := space.get("seed")) is not None:
+        if not isinstance(seeds, Grid):
+            raise UsageError("seed: a sweep draws no seeds: list them with grid_search")
+        settings["seeds"] = list(seeds.values)
     number = values.get("num_samples") or 1
     if number != 1:
         is_drawn = any(isinstance(kind, Draw) for kind in space.values())
-        settings["num_samples" if is_drawn else "seeds"] = number
-        rows.append(taken(given_of(values, "num_samples"), "trials that jaxrl.sweep trains"))
+        if "seeds" in settings and not is_drawn:
+            rows.append(harmless(given_of(values, "num_samples"), "each seed is trained once"))
+        else:
+            settings["num_samples" if is_drawn else "seeds"] = number
+            rows.append(taken(given_of(values, "num_samples"), "trials that jaxrl.sweep trains"))
     scheduler = values.get("scheduler")
     name = getattr(scheduler, "__name__", type(scheduler).__name__)
     if scheduler is None or name == "FIFOScheduler":
@@ -169,7 +290,7 @@ def sweep_settings(
         why = "halving of jaxrl.sweep: rungs of its own, all trials of one side by side"
         rows.append(taken({"scheduler": name}, why))
     elif name == "PopulationBasedTraining" and hasattr(scheduler, "_perturbation_interval"):
-        settings["scheduler"] = _population(scheduler, translate)
+        settings["scheduler"] = _population(scheduler, mutations)
         rows.append(taken({"scheduler": name}, "scheduler of jaxrl.sweep"))
     else:
         names = ["FIFOScheduler", *HALVING, "PopulationBasedTraining"]
@@ -177,13 +298,31 @@ def sweep_settings(
     return settings, rows
 
 
-def _population(scheduler: Any, translate: Translate) -> PopulationBasedTraining:
+def _ranking(values: Mapping[str, Any]) -> tuple[dict[str, Any], list[Row]]:
+    """The result that ranks the trials, which Tune or its scheduler names, and its rows."""
+    read = given_of(values, "metric", "mode")
+    for key in ("metric", "mode"):
+        of_scheduler = getattr(values.get("scheduler"), f"_{key}", None)
+        if read.get(key) is None and isinstance(of_scheduler, str):
+            read[key] = of_scheduler
+    if read.get("mode") == "min":
+        return {}, [changes(read, "the highest metric is best")]
+    if read.get("metric") is None:
+        return {}, []
+    found = counterpart(str(read["metric"]), RESULTS)
+    metric = found[1].here if found else read["metric"]
+    return {"metric": metric}, [taken(read, "of jaxrl.sweep")]
+
+
+def _population(
+    scheduler: Any, mutations: Callable[[Mapping[str, Grid | Draw]], dict[str, Grid | Draw]]
+) -> PopulationBasedTraining:
     """Tune's population-based training as ours."""
     if (unit := scheduler._time_attr) != "training_iteration":
         raise UsageError(f"scheduler: its time is {unit!r}; here it is training_iteration")
     kinds = dict(_mutations(scheduler._hyperparam_mutations.items()))
     return PopulationBasedTraining(
-        hyperparam_mutations=space_of(Searches(kinds, []), translate),
+        hyperparam_mutations=mutations(kinds),
         perturbation_interval=int(scheduler._perturbation_interval),
         burn_in_period=int(scheduler._burn_in_period),
         quantile_fraction=scheduler._quantile_fraction,

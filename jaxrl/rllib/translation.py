@@ -73,29 +73,38 @@ def from_rllib(config: Any, *, ignore: Iterable[str] = (), **settings: Any) -> T
         UsageError: in one line, with the reason of each key that changes the result.
     """
     settings_beside = _checked_names(settings)
-    instance_of(str | list | tuple | set, "a list of keys")("ignore", ignore)
     config = read_file(config) if isinstance(config, str | Path) else config
     values = form.flat(config)
     if "stop" in settings_beside:
         _, values = _parted(values, ("stop",))
         values |= form.flat({"stop": settings_beside.pop("stop")})
-    searches = searching.read_searches(values)
+    searches = searching.read_searches(values, settings_beside)
     values = searching.without_searches(values, searches)
     of_tune, values = _parted(values, searching.KEYS)
     context, of_env = read_environment(values, settings_beside, new_stack=form.is_new_stack(config))
-    rows = [*searches.rows, *of_env, *_of_policies(values, settings_beside, context)]
-    _, left = _parted(values, (*ENV_KEYS, *POLICY_KEYS))
-    rows += _read(left, context, RULES)
 
-    def translate(chosen: Mapping[str, Any]) -> dict[str, Any]:
-        return _settings(_read({**left, **chosen}, context, RULES))
+    def rows_with(chosen: Mapping[str, Any]) -> list[Row]:
+        changed = {**values, **chosen}
+        _, left = _parted(changed, (*ENV_KEYS, *POLICY_KEYS))
+        rows = [*of_env, *_of_policies(changed, settings_beside, context)]
+        return [_answered(row, settings_beside) for row in [*rows, *_read(left, context, RULES)]]
 
-    space = searching.space_of(searches, translate)
-    sweep_settings, of_sweep = searching.sweep_settings(of_tune, space, translate)
-    rows = [_answered(row, settings_beside) for row in [*rows, *of_sweep]]
-    rows = [searching.noted(row, searches) for row in rows]
-    _refuse(rows, ignore, values)
-    return _translation(rows, settings_beside, space, sweep_settings)
+    def translate(chosen: Mapping[str, Any]) -> Translation:
+        rows = rows_with(chosen)
+        _refuse(rows, ignore)
+        return _translation(rows, settings_beside, {}, {})
+
+    rows = [*searches.rows, *rows_with({})]
+    rows = [searching.noted(_answered(row, settings_beside), searches) for row in rows]
+    paths = {key for row in rows for key in row.entries}
+    ignore = _checked_ignore(ignore, {*paths, *values, *of_tune})
+    _refuse(rows, ignore)
+    space_of = lambda kinds: searching.space_of(kinds, translate, settings_beside)
+    space = space_of(searches.kinds)
+    sweep_settings, of_sweep = searching.sweep_settings(of_tune, space, space_of)
+    _refuse(of_sweep, ignore)
+    space.pop("seed", None)
+    return _translation([*rows, *of_sweep], settings_beside, space, sweep_settings)
 
 
 def rllib_names() -> dict[str, Counterpart]:
@@ -237,13 +246,18 @@ def _answered(row: Row, settings_beside: Mapping[str, Any]) -> Row:
     return harmless(row.entries, f"{answers[0]} is given beside it")
 
 
-def _refuse(rows: list[Row], ignore: Iterable[str], values: Mapping[str, Any]) -> None:
-    """Refuses what changes the result and is not to be ignored."""
+def _checked_ignore(ignore: Any, paths: set[str]) -> list[str]:
+    """The keys to ignore, each of which is in the configuration."""
+    instance_of(str | list | tuple | set, "a list of keys")("ignore", ignore)
     ignore = [ignore] if isinstance(ignore, str) else list(ignore)
-    paths = {key for row in rows for key in row.entries}
     for name in ignore:
-        if not any(is_named(path, name) for path in (*paths, *values)):
+        if not any(is_named(path, name) for path in paths):
             raise unknown_name("key to ignore", name, paths, look="it is not in the configuration")
+    return ignore
+
+
+def _refuse(rows: list[Row], ignore: list[str]) -> None:
+    """Refuses what changes the result and is not to be ignored."""
     names, reasons = [], []
     for row in rows:
         is_ignored = any(is_named(key, name) for key in row.entries for name in ignore)

@@ -48,6 +48,23 @@ def test_a_training_says_which_command_tries_several_values(experiment):
 
 
 @pytest.mark.parametrize(
+    "change", [{"num_samples": 4}, {"config": {"seed": {"grid_search": [1, 2]}}}]
+)
+def test_a_training_of_several_seeds_is_a_sweep(change, tmp_path):
+    path = tmp_path / "seeds.json"
+    path.write_text(json.dumps({"run": "PPO", "env": "CartPole-v1", **change}))
+    with pytest.raises(UsageError, match=r"several seeds: jaxrl sweep .* trains them all"):
+        parse(["--rllib-config", str(path)])
+
+
+def test_a_flag_wins_over_the_values_that_a_file_tries(experiment, capsys):
+    assert parse(["--rllib-config", str(experiment), "--lr", "5e-4"]).config.lr == 5e-4
+    with pytest.raises(SystemExit):
+        run_sweep(["--rllib-config", str(experiment), "--lr", "5e-4"])
+    assert "nothing to sweep, this is one trial" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
     ("argv", "message"),
     [
         (["--ignore", "lr"], "--ignore goes with --rllib-config FILE"),

@@ -14,6 +14,7 @@ import jaxrl
 from jaxrl import PPOConfig, UsageError, from_rllib
 from jaxrl.rllib.rows import CHANGES, HARMLESS, TAKEN
 from jaxrl.rllib.translation import RULES, copied, is_part, rllib_names
+from jaxrl.sweeps.space import settings_of
 from tests.messages import refused_by
 
 RLLIB = rllib_names()
@@ -808,6 +809,7 @@ def test_a_grid_becomes_the_space_of_a_sweep_and_the_configuration_takes_its_fir
         "lr": jaxrl.grid_search([1e-3, 1e-4]),
         "num_epochs": jaxrl.grid_search([1, 2]),
         "fcnet_hiddens": jaxrl.grid_search([(64, 64), (32,)]),
+        "num_envs": jaxrl.grid_search([2]),
         "rollout_length": jaxrl.grid_search([200, 400]),
         "env_args.max_steps_in_episode": jaxrl.grid_search([10, 20]),
     }
@@ -838,8 +840,111 @@ def test_draws_of_tune_are_draws_here():
     assert translation.sweep_settings == {"num_samples": 3}
     said = refused({**CARTPOLE, "lr": drawn("Float", "_Normal", 0, 1)})
     assert "grid_search, choice, uniform, loguniform and randint are known" in said
-    said = refused({**CARTPOLE, "num_workers": {"grid_search": [1, 2]}})
+    workers = {"rollout_fragment_length": 1000, "num_workers": {"grid_search": [1, 3]}}
+    said = refused({**CARTPOLE, **workers})
     assert "num_workers: its values differ here in num_envs, rollout_length" in said
+
+
+@pytest.mark.parametrize(
+    ("path", "values", "beside", "names"),
+    [
+        ("train_batch_size", [400, 800], {}, {"num_envs", "rollout_length"}),
+        ("train_batch_size", [400, 800], {"rollout_length": 50}, {"train_batch_size"}),
+        ("num_workers", [1, 2], {}, {"num_envs"}),
+        ("grad_clip", [None, 0.5], {}, {"grad_clip"}),
+        ("grad_clip", [0.5, None], {}, {"grad_clip"}),
+        ("use_gae", [True, False], {}, {"lambda_"}),
+        ("framework", ["tf", "torch"], {}, set()),
+        ("lr", [1e-3, 1e-4], {"lr": 5e-4}, set()),
+    ],
+)
+def test_a_sweep_trains_as_the_translation_of_each_value_alone(path, values, beside, names):
+    settings = {**CARTPOLE, "lambda": 0.9, path: {"grid_search": values}}
+    found = from_rllib(settings, **beside)
+    assert set(found.space) == names
+    tried = settings_of(found.space)
+    alone = [from_rllib({**settings, path: value}, **beside).config for value in values]
+    assert [found.config.replace(**chosen) for chosen in tried] == (alone if names else alone[:1])
+
+
+def test_policies_of_one_map_keep_their_settings_in_a_sweep_or_it_is_refused():
+    policies = {name: (None, None, None, {"lr": 1e-3}) for name in ("a", "b")}
+    config = {**ARENA, "policies": policies, "policy_mapping_fn": lambda agent, *_: "a"}
+    said = refused({**config, "lr": {"grid_search": [1e-3, 1e-4]}})
+    assert "lr: its values differ here in per_policy, lr" in said
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"env": {"grid_search": ["CartPole-v1", "Pendulum-v1"]}}, "env: a sweep has one env"),
+        ({"env_config": {"grid_search": [{}, {"a": 1}]}}, "env_config: a sweep has one env"),
+        ({"horizon": {"grid_search": [10, 20]}}, "horizon: a sweep has one environment"),
+        (
+            {"policies": {"a": (None, None, None, {"lr": {"grid_search": [1, 2]}})}},
+            "policies: a sweep has one environment and one set of policies",
+        ),
+        ({"evaluation_interval": {"grid_search": [5, 10]}}, "in evaluation_interval, which all"),
+        ({"evaluation_config": {"grid_search": [{}]}}, "evaluation_config: a search is read where"),
+        ({"model": {"grid_search": [{}]}}, "model: a search is read where it stands"),
+        (
+            {
+                "exploration_config": {
+                    "grid_search": [{"type": "StochasticSampling"}, {"type": "X"}]
+                }
+            },
+            "exploration_config has the types",
+        ),
+        ({"grad_clip": 0.5, "grad_clip_by": {"grid_search": ["global_norm", "value"]}}, "by='valu"),
+        (
+            {"env_config": {"game": {"size": {"grid_search": [1, 2]}}}},
+            "env_config/game: a search is read where it stands",
+        ),
+        (
+            {"stop": {"training_iteration": 2}, "train_batch_size": {"grid_search": [400, 800]}},
+            "differ here in total_env_steps, rollout_length, train_batch_size",
+        ),
+        (
+            {"use_gae": {"grid_search": [True, False]}, "lambda": {"grid_search": [0.9, 0.8]}},
+            "another search changes lambda_, too",
+        ),
+        ({"minibatch_size": drawn("Integer", "_Uniform", 8, 64), "num_learners": 2}, "are others"),
+        ({"seed": drawn("Integer", "_Uniform", 1, 9)}, "seed: a sweep draws no seeds"),
+    ],
+)
+def test_a_search_that_a_sweep_cannot_try_is_refused(settings, message):
+    said = refused({**CARTPOLE, **settings})
+    assert message in said
+
+
+def test_what_changes_the_result_is_refused_of_every_value_that_is_tried():
+    counting = {"count_steps_by": {"grid_search": ["env_steps", "agent_steps"]}}
+    assert from_rllib({**CARTPOLE, **counting}).space == {}
+    assert "count_steps_by='agent_steps'" in refused({**ARENA, **counting})
+
+
+def test_what_tune_draws_by_a_function_is_refused_once_in_the_environment_too():
+    settings = {"max_steps_in_episode": drawn("Function", "_CallSampler", 1, 10)}
+    said = refused({**CARTPOLE, "env_config": settings})
+    assert said.count("grid_search, choice, uniform, loguniform and randint are known") == 1
+    assert said.count("env_config/max_steps_in_episode=") == 1
+
+
+def test_a_grid_of_seeds_is_the_seeds_of_a_sweep():
+    config = {**CARTPOLE, "seed": {"grid_search": [1, 2]}}
+    translation = from_rllib({**config, "num_samples": 2})
+    assert (translation.space, translation.sweep_settings) == ({}, {"seeds": [1, 2]})
+    assert translation.config.seed == 1
+    assert from_rllib(config, seed=3).sweep_settings == {}
+
+
+def test_an_argument_or_environment_given_beside_wins_over_a_search():
+    size = {"max_steps_in_episode": {"grid_search": [10, 20]}}
+    config = {**CARTPOLE, "env_config": size}
+    found = from_rllib(config, env_args={"max_steps_in_episode": 30})
+    assert (found.space, dict(found.config.env_args)) == ({}, {"max_steps_in_episode": 30})
+    several = {"env": {"grid_search": ["Unknown-v1", "Unknown-v2"]}}
+    assert from_rllib(several, env="cartpole").space == {}
 
 
 @pytest.mark.parametrize(
@@ -878,6 +983,13 @@ def test_schedulers_that_drop_trials_halve_and_populations_are_populations():
     band = trained_by("HyperBandScheduler", _eta=3.0)
     assert from_rllib(band).sweep_settings == {"halving": 3}
     assert from_rllib(trained_by("FIFOScheduler")).sweep_settings == {}
+    named = trained_by("HyperBandScheduler", _eta=3, _metric="episode_reward_mean", _mode="max")
+    assert from_rllib(named).sweep_settings == {
+        "metric": "env_runners/episode_return_mean",
+        "halving": 3,
+    }
+    least = trained_by("HyperBandScheduler", _eta=3, _metric="episode_len_mean", _mode="min")
+    assert "the highest metric is best" in refused(least)
     settings = {
         **{"_time_attr": "training_iteration", "_perturbation_interval": 5, "_burn_in_period": 2},
         **{"_quantile_fraction": 0.5, "_resample_probability": 0.1},
@@ -988,6 +1100,13 @@ def test_a_bad_file_is_one_line(tmp_path, name, text, message):
     if text is not None:
         (tmp_path / name).write_text(text)
     assert message in refused(str(tmp_path / name))
+
+
+def test_numbers_of_yaml_need_no_dot_before_the_exponent(tmp_path):
+    path = tmp_path / "config.yaml"
+    path.write_text("env: CartPole-v1\nlr: 1e-3\ntrain_batch_size: 4e3\n")
+    config = from_rllib(path).config
+    assert (config.lr, config.train_batch_size) == (1e-3, 4000)
 
 
 def test_reading_yaml_needs_pyyaml_and_says_so(tmp_path, monkeypatch):
