@@ -9,7 +9,7 @@ from jaxrl.core.foreign_names import RESULTS, counterpart
 from jaxrl.rllib.context import ENV_KEYS
 from jaxrl.rllib.form import NESTED
 from jaxrl.rllib.policies import POLICY_KEYS
-from jaxrl.rllib.rows import Row, changes, given_of, harmless, taken
+from jaxrl.rllib.rows import CHANGES, Row, changes, given_of, harmless, taken
 from jaxrl.sweeps.population_based_training import PopulationBasedTraining
 from jaxrl.sweeps.space import DRAWS, Draw, Grid, choice, grid_search, values_of
 
@@ -186,7 +186,7 @@ def space_of(
 
 def noted(row: Row, searches: Searches) -> Row:
     """A row that says so where its value is the first of several."""
-    if searches.kinds.keys().isdisjoint(row.entries):
+    if row.kind == CHANGES or searches.kinds.keys().isdisjoint(row.entries):
         return row
     several = "the first of several, which jaxrl.sweep tries"
     return row._replace(why="; ".join(filter(None, (row.why, several))))

@@ -921,6 +921,8 @@ def test_what_changes_the_result_is_refused_of_every_value_that_is_tried():
     counting = {"count_steps_by": {"grid_search": ["env_steps", "agent_steps"]}}
     assert from_rllib({**CARTPOLE, **counting}).space == {}
     assert "count_steps_by='agent_steps'" in refused({**ARENA, **counting})
+    unknown = {**CARTPOLE, "not_a_setting": {"grid_search": [1, 2]}}
+    assert "which jaxrl.sweep tries" not in refused(unknown)
 
 
 def test_what_tune_draws_by_a_function_is_refused_once_in_the_environment_too():
