@@ -908,6 +908,13 @@ def test_policies_of_one_map_keep_their_settings_in_a_sweep_or_it_is_refused():
             {"use_gae": {"grid_search": [True, False]}, "lambda": {"grid_search": [0.9, 0.8]}},
             "another search changes lambda_, too",
         ),
+        (
+            {
+                "train_batch_size": {"grid_search": [400, 800]},
+                "num_workers": {"grid_search": [1, 2]},
+            },
+            "train_batch_size, num_workers: their values change each other's settings",
+        ),
         ({"minibatch_size": drawn("Integer", "_Uniform", 8, 64), "num_learners": 2}, "are others"),
         ({"seed": drawn("Integer", "_Uniform", 1, 9)}, "seed: a sweep draws no seeds"),
     ],
@@ -1003,6 +1010,8 @@ def test_schedulers_that_drop_trials_halve_and_populations_are_populations():
     assert (scheduler.quantile_fraction, scheduler.resample_probability) == (0.5, 0.1)
     assert scheduler.hyperparam_mutations["lr"] == jaxrl.grid_search([1e-3, 1e-4])
     assert scheduler.hyperparam_mutations["lambda_"].arguments == (0, 1)
+    beside = from_rllib(population, lr=5e-4).sweep_settings["scheduler"]
+    assert set(beside.hyperparam_mutations) == {"lambda_"}
     by_time = trained_by("PopulationBasedTraining", **{**settings, "_time_attr": "time_total_s"})
     assert "its time is 'time_total_s'; here it is training_iteration" in refused(by_time)
     called = {**settings, "_hyperparam_mutations": {"lr": lambda: 1e-3}}
