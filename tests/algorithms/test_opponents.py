@@ -518,7 +518,7 @@ def test_an_opponent_from_a_run_must_fit_and_is_read_by_a_trainer_alone(trained,
         make_train(config)
     with pytest.raises(UsageError, match="old is a run's policy, which a Trainer alone reads"):
         sweep(config, {"lr": [1e-3, 1e-4]}, run_dir=None, quiet=True)
-    with pytest.raises(UsageError, match=r"does not fit: weights.opponent.*\[8.* there"):
+    with pytest.raises(UsageError, match=r"does not fit: weights.opponent.*\[8.*needs"):
         Trainer(config.replace(fcnet_hiddens=(4,)), run_dir=None, quiet=True)
     for name in ("randm", "randm#main"):
         wrong = config.replace(opponents=OpponentPool(fixed={"r": name}))
@@ -527,7 +527,9 @@ def test_an_opponent_from_a_run_must_fit_and_is_read_by_a_trainer_alone(trained,
     arena = PPOConfig.fast("arena", policies_to_train=("pol1",), opponents={"fixed": fixed})
     with pytest.raises(UsageError, match="unknown policy 'pol2' in"):
         Trainer(arena, run_dir=None, quiet=True)
-    with pytest.raises(UsageError, match=r"old: observation_space of policy 'main' is .* there"):
+    with pytest.raises(
+        UsageError, match=r"old: observation_space of policy 'main': the checkpoint has"
+    ):
         named = {"old": f"{trainer.run_dir}#main"}
         Trainer(arena.replace(opponents={"fixed": named}), run_dir=None, quiet=True)
 

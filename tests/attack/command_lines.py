@@ -87,6 +87,7 @@ ALSO = {  # other words that a message may say
     "policies_to_train": "policy",
     "init_from": "policy",
     "loggers": "log",
+    "hooks": "hook",
     "rllib_config": "RLlib",
     "run_dir": "folder",
     "resume": "run",
@@ -121,6 +122,8 @@ TAKEN = {
     "sweep": SETTINGS
     | {
         "algorithm": set(),
+        "rllib_config": set(),
+        "ignore": set(),
         "grid": set(),
         "random": set(),
         "num_samples": WHOLE,

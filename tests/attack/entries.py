@@ -88,6 +88,7 @@ RUN = {
     "output": PATH | NOTHING,
     "output_share": SHARE,
     "loggers": EMPTY | NOTHING,
+    "hooks": EMPTY | NOTHING,
     "devices": WHOLE,
     "workers": NATURAL | NOTHING,
     "init_from": EMPTY,
@@ -425,7 +426,7 @@ def trainings():
     for name, taken in arguments.items():
         if name in ("evaluation_duration", "sampling_duration", "keep", "evaluation_max_steps"):
             arguments[name] = taken - {"0"}
-    yield from cases("Trainer", trainer_with, arguments, loggers="log")
+    yield from cases("Trainer", trainer_with, arguments, loggers="log", hooks="hook")
     yield from cases(
         "Trainer", lambda config: jaxrl.Trainer(config, run_dir=None), {"config": set()}
     )
