@@ -527,9 +527,7 @@ def test_an_opponent_from_a_run_must_fit_and_is_read_by_a_trainer_alone(trained,
     arena = PPOConfig.fast("arena", policies_to_train=("pol1",), opponents={"fixed": fixed})
     with pytest.raises(UsageError, match="unknown policy 'pol2' in"):
         Trainer(arena, run_dir=None, quiet=True)
-    with pytest.raises(
-        UsageError, match=r"old: observation_space of policy 'main': the checkpoint has"
-    ):
+    with pytest.raises(UsageError, match="old: observation_space of policy 'main': the"):
         named = {"old": f"{trainer.run_dir}#main"}
         Trainer(arena.replace(opponents={"fixed": named}), run_dir=None, quiet=True)
 
