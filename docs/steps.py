@@ -27,6 +27,7 @@ COLUMNS = (
     (("Features: change what is played", ("Feature",), ()),),
     (("Hooks: look on, after each chunk", ("Hook", "Output", "HostCallbacks"), ()),),
 )
+LEFT_OUT = ("Output", "CheckedHook")  # a base class, and a wrapper of a user's hook
 
 
 def classes() -> Iterator[tuple[str, ast.ClassDef]]:
@@ -44,6 +45,7 @@ def members(bases: tuple[str, ...], methods: tuple[str, ...]) -> list[tuple[str,
         names = {base.id for base in node.bases if isinstance(base, ast.Name)}
         defined = {part.name for part in node.body if isinstance(part, ast.FunctionDef)}
         is_kind = bool(names & set(bases)) or bool(methods and defined.issuperset(methods))
+        is_kind = is_kind and node.name not in LEFT_OUT
         if is_kind and node.name[0] != "_" and "Protocol" not in names:
             found.append((node.name, file))
     return found

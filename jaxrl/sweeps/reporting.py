@@ -48,7 +48,7 @@ class TrialCallbacks(HostCallbacks):
             raise NoTrainer(f"{hook} of callbacks {error}") from error
 
 
-class Waits(Hook):
+class UndeclaredWaits(Hook):
     """Refuses an environment whose agents wait without declaring it."""
 
     def __init__(self, view: TrialView):
@@ -130,7 +130,7 @@ class Reporter:
         self.evaluation.check()
         self.logs = TrialLogs(settings, say)
         evaluating = Evaluating(settings.evaluations, self._evaluate, self._is_last)
-        self.hooks = [Waits(self.view), evaluating, self.callbacks, self.logs]
+        self.hooks = [UndeclaredWaits(self.view), evaluating, self.callbacks, self.logs]
         self.processes = SingleProcess()
         self.bad = ""  # the number that the trial has diverged by
         self._end: int | None = None  # the iteration that its program has ended it with
