@@ -186,7 +186,7 @@ def advice(folder: str | None, facts: dict[str, Any]) -> str:
 
 def is_shared(error: BaseException) -> bool:
     """Returns whether all processes raise it: its cause is known to all, or was broadcast."""
-    return isinstance(error, UsageError | Diverged) or getattr(error, "is_shared", False)
+    return getattr(error, "is_shared", isinstance(error, UsageError | Diverged))
 
 
 def _everywhere(leaf: Any) -> Any:

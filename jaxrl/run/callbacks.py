@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from jaxrl.algorithms.base import Algorithm, RunnerState
 from jaxrl.algorithms.config import AlgorithmConfig
-from jaxrl.core.errors import UsageError, brief, reason_of
+from jaxrl.core.errors import UsageError, reason_of
 from jaxrl.core.json_text import why_unreadable
-from jaxrl.core.number_types import flag_in
 from jaxrl.core.types import AgentId, PolicyId, PyTree
 from jaxrl.models.policy_spec import PolicyWeights
 from jaxrl.rollout.episode_callbacks import (
@@ -20,7 +19,7 @@ from jaxrl.rollout.episode_callbacks import (
     has_hook,
 )
 from jaxrl.run.hooks import Hook
-from jaxrl.run.results import Lifetime, Result
+from jaxrl.run.results import Lifetime, Result, check_result
 from jaxrl.run.settings import RunSettings
 
 if TYPE_CHECKING:
@@ -105,7 +104,7 @@ class HostCallbacks(Hook):
             if has_hook(callback, hook, Callbacks):
                 getattr(callback, hook)(self.trainer, value)
                 if hook == "on_train_result":
-                    _check_result(callback, value)
+                    check_result(f"on_train_result of callbacks {class_name(callback)}", value)
 
     def look(self, results: list[Result]) -> int:
         """Passes each result on; training ends with the first that is done."""
@@ -153,18 +152,6 @@ class HostCallbacks(Hook):
             state = states_left.pop(0) if states_left else None
             if state is not None and hasattr(callback, "set_state"):
                 callback.set_state(state)
-
-
-def _check_result(callback: Any, result: Result) -> None:
-    """Refuses, and removes, what a hook added to a result where no log and no loop can read it."""
-    what = f"on_train_result of callbacks {class_name(callback)}"
-    if flag_in(result.get("done")) is None:
-        done, result["done"] = result.get("done"), False
-        raise UsageError(f'{what}: result["done"] must be True or False, not {brief(done)}')
-    for name, value in list(result.items()):
-        if why := why_unreadable([name, value]):
-            del result[name]
-            raise UsageError(f"{what}: result[{brief(name)}] {why}")
 
 
 def _state(callback: Any) -> Any:

@@ -78,24 +78,22 @@ class CheckpointManager(Hook):
             return
         # The caller may change the originals.
         results = [_copied(result) for result in chunk.results]
-        now = chunk.now()._replace(result=results[-1])
+        is_due = self.processes.broadcast(lambda: self._record(results))
+        now = chunk.now()._replace(result=results[-1])  # a hook's `state` may fail
         self.trainer.best.update(chunk.before, results, now)
-        if self.processes.broadcast(lambda: self._record(results, now)):
+        if is_due:
             self.save(now)
         self.processes.broadcast(self._tell_written)
 
-    def _record(self, results: list[Result], now: Snapshot) -> bool:
+    def _record(self, results: list[Result]) -> bool:
         """Logs a chunk's results; returns whether a checkpoint is due."""
         self.recorder.record(results)
         self.began = min(self.began, time.monotonic())
-        return (
-            self.asked or self.recorder.remade or self.every.is_due(now.lifetime.training_iteration)
-        )
+        iteration = self.trainer.lifetime.training_iteration
+        return self.asked or self.recorder.remade or self.every.is_due(iteration)
 
     def _count_seconds(self) -> None:
-        """Sets the seconds to the next checkpoint: soon after the start, the time trained so
-        far.
-        """
+        """Sets the seconds to the next checkpoint: soon after the start, those trained so far."""
         self.every.restart()
         if (interval := self.settings.checkpoint_interval_s) is not None:
             early = max(FIRST_SECONDS, self.every.since - self.began)
@@ -160,10 +158,12 @@ class CheckpointManager(Hook):
         """Concludes and lets go of the folder; returns what could not be written."""
         if not self.writes:
             return None
-        if now is not None:
-            self.conclude(now)
-        self.writes = False
-        self.failed, lost = self.processes.broadcast(self._close) or (None, None)
+        try:
+            if now is not None:
+                self.conclude(now)
+        finally:
+            self.writes = False
+            self.failed, lost = self.processes.broadcast(self._close) or (None, None)
         return "; ".join(filter(None, (self.failed, lost))) or None
 
     def _close(self) -> tuple[str | None, str | None]:

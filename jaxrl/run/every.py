@@ -5,6 +5,8 @@ import math
 import time
 from collections.abc import Iterable
 
+from jaxrl.core.fields import count, number
+
 CHUNK_SECONDS = 1.0  # between two looks at the host: the live line, the logs, the stop criteria
 
 
@@ -25,6 +27,10 @@ class Every:
     seconds: float | None = None
     first: int = 0
     since: float = dataclasses.field(default_factory=lambda: time.monotonic())
+
+    def __post_init__(self):
+        count(optional=True)("Every: iterations", self.iterations)
+        number(0, optional=True)("Every: seconds", self.seconds)
 
     def is_due(self, iteration: int, *, at_the_end: bool = False) -> bool:
         """Returns whether a moment has come after `iteration`.

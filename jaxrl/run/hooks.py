@@ -46,15 +46,15 @@ class Hook:
 
     1. `keep`, which sees the numbers alone, and may add to them. Then the state after the
        iterations that count is set.
-    2. `look`, in process 0. Where fewer results count after it, that state is computed anew.
+    2. `look`, in process 0. Where fewer results count after it, that state is computed again.
     3. `look_at_the_end`, in process 0, if training ends.
     4. `after`; that of a hook with `is_record` also where one of these methods failed.
     """
 
-    name = ""  # of its state in checkpoints
+    name = ""  # the key of its state in checkpoints
     every = Every()  # chunks end at these moments; whoever acts then asks `every.is_due(iteration)`
     is_record = False  # whether it keeps what was trained, whatever another hook raises
-    adds_to_each = False  # whether `look` may change each result, or let fewer count
+    adds_to_each = False  # whether `look` may change each result; a user's is taken to do so
 
     def keep(self, results: list[Result]) -> int:
         """The number of a chunk's results that count; the state becomes the one after the last.
@@ -64,7 +64,7 @@ class Hook:
         return len(results)
 
     def look(self, results: list[Result]) -> int:
-        """The number of results that count, as of `keep`; sees the last state, may add to them."""
+        """The number of results that count, which it may add to; fewer only to end training."""
         return len(results)
 
     def look_at_the_end(self, result: Result) -> None:
@@ -74,7 +74,7 @@ class Hook:
         """Acts on the results that count."""
 
     def state(self) -> Any:
-        """The data that a checkpoint keeps of it, as JSON holds it; None: nothing."""
+        """The data that a checkpoint holds of it, anything that JSON can hold; None: nothing."""
 
     def restore(self, state: Any) -> None:
         """Takes back what `state` gave, when a run is resumed."""

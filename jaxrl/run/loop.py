@@ -92,10 +92,17 @@ def advance(program: Program, count: int) -> list[Chunk]:
 
 
 def _call_after(pairs: Iterable[tuple[Member, Chunk]], *, are_records: bool) -> None:
+    """Calls `after`; all records are called before the first error of theirs is raised."""
+    errors = []
     for member, chunk in pairs:
         for hook in member.hooks:
-            if hook.is_record == are_records:
-                hook.after(chunk)
+            if hook.is_record == are_records and (are_records or not errors):
+                try:
+                    hook.after(chunk)
+                except BaseException as error:
+                    errors.append(error)
+    if errors:
+        raise errors[0]
 
 
 def _look(member: Member, chunk: Chunk) -> None:

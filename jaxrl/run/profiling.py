@@ -25,6 +25,24 @@ MEASURED_SECONDS = 1.0  # that each of the two is repeated for, about
 FEWEST = 3  # repetitions
 
 
+def profile(trainer: Any, prepare: Callable[[], None]) -> dict[str, dict[str, float]]:
+    """The result of `Trainer.profile`.
+
+    Args:
+        prepare: has the trainer's program compiled.
+    """
+    if trainer.algorithm.plays_outside:
+        raise UsageError(
+            f"profile: episodes of {trainer.config.env_name} are played once, not again and again "
+            "from one state"
+        )
+    prepare()
+    arguments = trainer.runner, trainer.hypers, trainer.env_params, trainer.data
+    measured = timers(trainer.program, trainer.executable, arguments)
+    trainer.progress.say(profile_line(measured))
+    return {"timers": measured}
+
+
 def timers(
     program: Program,
     executable: CompiledAlgorithm,

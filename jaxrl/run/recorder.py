@@ -25,15 +25,14 @@ from jaxrl.run.logging.panels import panels_of
 from jaxrl.run.results import ENV_STEPS, ITERATIONS, Lifetime, Result
 from jaxrl.run.settings import RunSettings
 from jaxrl.run.snapshot import Snapshot
-from jaxrl.run.storage import checkpoint, own_files
+from jaxrl.run.storage import checkpoint, own_files, run_folder
 from jaxrl.run.storage.checkpoint import CHECKPOINTS
-from jaxrl.run.storage.run_folder import RunFolderLock
-from jaxrl.run.storage.run_folder import read as read_folder
 from jaxrl.run.storage.run_state import state_facts, state_tree
 from jaxrl.run.storage.runs import CURVES, EPISODE, METRICS, PAGE
 
 if TYPE_CHECKING:
     from jaxrl.play.recording import EpisodeRecording
+    from jaxrl.run.resume import Saved
 
 BEST = "the best checkpoint"
 WAITING = 16  # jobs that may wait
@@ -51,7 +50,7 @@ class Recorder:
 
     def __init__(
         self,
-        held: RunFolderLock,
+        held: run_folder.RunFolderLock,
         algorithm: Algorithm,
         settings: RunSettings,
         say: Callable[..., None],
@@ -122,10 +121,12 @@ class Recorder:
         self._jobs.result_of(lambda: self._logs and self._logs.flush())
 
     def close(self) -> None:
-        self._jobs.close()
-        if self._logs is not None:
-            self._logs.close()
-        self.held.lock.release()
+        try:
+            self._jobs.close()
+            if self._logs is not None:
+                self._logs.close()
+        finally:
+            self.held.lock.release()
 
     @property
     def lost(self) -> str | None:
@@ -203,7 +204,7 @@ class Recorder:
     def _source(self, seed: int | None) -> str:
         """The source of the figures; empty where metadata.json is gone."""
         try:
-            return source_line(read_folder(self.folder), seed)
+            return source_line(run_folder.read(self.folder), seed)
         except UsageError:
             return ""
 
@@ -293,3 +294,18 @@ class Recorder:
             checkpoint.prune(folder, self.settings.keep)
         except OSError as error:
             self.say(f"older checkpoints could not be removed: {one_line(error)}")
+
+
+def open_recorder(
+    trainer: Any, run_dir: str | Path, saved: "Saved | None"
+) -> tuple[Path, Recorder]:
+    """A trainer's folder, which is locked: a new one or that of the run `saved`; its recorder."""
+    if saved is None:
+        folder, lock = run_folder.new_folder(run_dir, trainer.facts)
+    else:
+        from jaxrl.run.resume import open_folder
+
+        folder, lock = open_folder(trainer, run_dir, saved)
+    held = run_folder.RunFolderLock(folder, lock, trainer.facts)
+    say, lifetime = trainer.progress.say, trainer.lifetime
+    return folder, Recorder(held, trainer.algorithm, trainer.settings, say, lifetime)

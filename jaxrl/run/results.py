@@ -14,7 +14,10 @@ from jaxrl.algorithms.base import Algorithm, Metrics
 from jaxrl.algorithms.config import AlgorithmConfig
 from jaxrl.algorithms.opponent_settings import COPY
 from jaxrl.algorithms.opponents import Scores
+from jaxrl.core.errors import UsageError, brief
 from jaxrl.core.exact_sums import on_host
+from jaxrl.core.json_text import why_unreadable
+from jaxrl.core.number_types import flag_in
 from jaxrl.core.tasks import TASK
 from jaxrl.core.types import AgentId, PolicyId
 from jaxrl.models.model import num_parameters
@@ -356,3 +359,14 @@ def result_names(
         result["evaluation"] = {"env_runners": {**episodes, **spread, **counts}}
         result["timers"]["evaluation"] = 0.0
     return [name for name, value in flatten(result) if not isinstance(value, list | str)]
+
+
+def check_result(what: str, result: Result) -> None:
+    """Refuses, and removes, what `what` added to a result where no log and no loop can read it."""
+    if flag_in(result.get("done")) is None:
+        done, result["done"] = result.get("done"), False
+        raise UsageError(f'{what}: result["done"] must be True or False, not {brief(done)}')
+    for name, value in list(result.items()):
+        if why := why_unreadable([name, value]):
+            del result[name]
+            raise UsageError(f"{what}: result[{brief(name)}] {why}")

@@ -2,6 +2,7 @@
 
 import functools
 import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,13 +10,17 @@ from typing import Any
 from filelock import FileLock
 
 from jaxrl.core.errors import UsageError
+from jaxrl.core.fields import field_names, only
 from jaxrl.core.types import Key, PyTree
+from jaxrl.run.command_line import from_here
 from jaxrl.run.devices.joined import num_processes
 from jaxrl.run.devices.mesh import split_cpu
 from jaxrl.run.results import Lifetime
+from jaxrl.run.settings import RunSettings
 from jaxrl.run.stopping import all_met, unmet
 from jaxrl.run.storage import checkpoint, run_folder, runs
 from jaxrl.run.storage.checkpoint import CHECKPOINTS, Checkpoint
+from jaxrl.run.storage.config_file import check_output, check_saved_parts
 from jaxrl.run.storage.run_state import state_facts, state_tree
 from jaxrl.run.storage.saved_state import Restored, fresh_line, restore
 
@@ -50,6 +55,15 @@ class Saved:
             settings["devices"] = "auto"
         return settings
 
+    def settings_with(self, changes: Mapping[str, Any], *, trust: bool) -> dict[str, Any]:
+        """The saved settings with some changes; what they name has to be allowed."""
+        # A file may name others, such as `quiet`.
+        settings = {**only(self.run_settings(), field_names(RunSettings)), **changes}
+        check_saved_parts(self.facts, changes, trust=trust)
+        if "output" not in changes:
+            check_output(self.facts, self.folder, trust=trust)
+        return settings
+
     def met_criteria(self) -> dict[str, float]:
         """The stop criteria among the saved settings that the saved result has reached."""
         return all_met(self.facts["run_settings"].get("stop", {}), self.facts.get("result"))
@@ -76,6 +90,11 @@ class Saved:
                 f"checkpoint {self.checkpoint.path} {what}: give a new --run-dir to resume from it"
             )
         return self.run_dir
+
+    def folder_beside(self, path: str | Path) -> Path:
+        """The run's folder to continue in, relative if `path` is."""
+        folder = self.folder_to_go_on_in()
+        return folder if Path(path).is_absolute() else from_here(folder)
 
     def best(self) -> tuple[Path, dict[str, Any]] | None:
         """(path, score) of the best state up to this one, if one was scored and can be read."""
@@ -149,9 +168,6 @@ def restored_into(trainer: Any, saved: Saved, start: tuple[Key, PyTree, PyTree])
     if restored.fresh:
         say(fresh_line(restored.fresh, saved.facts, facts))
     trainer.lifetime, trainer.last_result = saved.lifetime, saved.facts["result"]
-    for hook in trainer.hooks:
-        if hook.name in saved.facts["hooks"]:
-            hook.restore(saved.facts["hooks"][hook.name])
     best = saved.best()
     if best and best[1]["metric"] == trainer.best.attribute:
         trainer.best.value = best[1]["value"]
@@ -161,6 +177,23 @@ def restored_into(trainer: Any, saved: Saved, start: tuple[Key, PyTree, PyTree])
     if warning := saved.other_versions():
         say(f"warning: {warning}")
     return restored
+
+
+def restore_hooks(trainer: Any, states: dict[str, Any]) -> None:
+    """Gives the hooks of a trainer their saved states; where that fails, lets go of its folder."""
+    names = [hook.name for hook in trainer.hooks]
+    for name in states:
+        if name not in names:
+            trainer.progress.say(f"the state of hook {name} is dropped: this run has no such hook")
+    try:
+        for hook in trainer.hooks:
+            if hook.name in states:
+                hook.restore(states[hook.name])
+        trainer.hook_states = states
+    except BaseException:
+        if trainer.keeping.recorder is not None:
+            trainer.keeping.recorder.close()
+        raise
 
 
 def open_folder(trainer: Any, run_dir: str | Path, saved: Saved) -> tuple[Path, FileLock]:
@@ -191,7 +224,7 @@ def branch(saved: Saved, trainer: Any, run_dir: Path) -> None:
         if saved.run_dir is not None and (saved.run_dir / name).exists():
             shutil.copyfile(saved.run_dir / name, run_dir / name)
     if saved.checkpoint is not None:
-        now = trainer.snapshot()
+        now = trainer.snapshot()._replace(hooks=saved.facts["hooks"])
         tree, facts = state_tree(trainer.algorithm, now), state_facts(trainer.facts, now)
         checkpoint.write(run_dir / CHECKPOINTS, tree, facts)
         if best := saved.best():

@@ -14,7 +14,7 @@ from jaxrl.algorithms.base import RunnerState
 from jaxrl.algorithms.config import AlgorithmConfig
 from jaxrl.core.env import strongly_typed
 from jaxrl.core.errors import UsageError, brief, unknown_result
-from jaxrl.core.fields import field_names, file_path, flag, only, takes_settings
+from jaxrl.core.fields import file_path, flag, takes_settings
 from jaxrl.core.outside_env import is_outside, refuse_evaluation
 from jaxrl.core.types import PyTree
 from jaxrl.rollout.episode_callbacks import resolve_callbacks
@@ -50,15 +50,13 @@ from jaxrl.run.settings import RunKeywords, RunSettings
 from jaxrl.run.signals import StopSignal
 from jaxrl.run.snapshot import Snapshot
 from jaxrl.run.stopping import LIFETIME_STEPS, LIMITS, check_stop, criteria_of, last_iteration, met
-from jaxrl.run.storage import run_folder
-from jaxrl.run.storage.config_file import check_output, check_saved_parts, read_config
+from jaxrl.run.storage.config_file import read_config
 from jaxrl.run.storage.dtypes import typed_like
 from jaxrl.run.storage.run_state import facts_of
 
 if TYPE_CHECKING:
     from jaxrl.outside.host_program import HostProgram
     from jaxrl.run.env_tasks import EnvTasks
-    from jaxrl.run.recorder import Recorder
     from jaxrl.run.resume import Saved
 
 
@@ -151,6 +149,7 @@ class Trainer(PolicyAccess, EpisodeAccess, TrainerResults):
         self._initial_weights, self._fixed_opponents = {}, {}
         self.loop = RunLoop(self)
         self.hooks = self._hooks()
+        self.hook_states: dict[str, Any] = {}  # as they were last read
         self._stopped = self._is_training = False
         facts = facts_of(config, self.algorithm, self.settings.to_dict())
         self.facts = {**facts, "episodes": self.output.position}
@@ -162,12 +161,22 @@ class Trainer(PolicyAccess, EpisodeAccess, TrainerResults):
         else:
             self._initial_weights = initial_weights(self.algorithm, self.settings.init_from)
             self._fixed_opponents = weights_of_runs(self.algorithm)
+        self._begin(run_dir, _saved)
+
+    def _begin(self, run_dir: str | Path | None, saved: "Saved | None") -> None:
+        """Opens the run's folder; then hooks take back their saved states."""
         self.run_dir = recorder = None
         if run_dir is not None and self.processes.is_leader:
-            recorder = self._open_folder(run_dir, _saved)
+            from jaxrl.run.recorder import open_recorder
+
+            self.run_dir, recorder = open_recorder(self, run_dir, saved)
         self.session = Session(self.lifetime.training_iteration, self.lifetime.time_total_s)
         self.keeping = CheckpointManager(self, recorder, writes=run_dir is not None)
         self.hooks.append(self.keeping)
+        if saved is not None and saved.checkpoint is not None:
+            from jaxrl.run.resume import restore_hooks
+
+            restore_hooks(self, saved.facts["hooks"])
 
     def build_program(self, env: Any, iteration: int) -> "Program | HostProgram":
         """The program that trains the run, which continues after `iteration`."""
@@ -211,8 +220,7 @@ class Trainer(PolicyAccess, EpisodeAccess, TrainerResults):
                 refused.
             run_dir: "same" continues in the run's folder, its logs cut back to the checkpoint,
                 which must be the last one; anything else as for `Trainer`.
-            strict: refuse a configuration with which some part of the state would start from
-                scratch.
+            strict: refuse a configuration for which a part of the state would start from scratch.
             trust: import what the run names, though it is not jaxrl's or an installed plug-in's;
                 see docs/loading.md.
             **run_settings: changes to those that were saved.
@@ -220,7 +228,6 @@ class Trainer(PolicyAccess, EpisodeAccess, TrainerResults):
         Raises:
             UsageError: no such checkpoint, a damaged one, or one that does not fit; what differs.
         """
-        from jaxrl.run.command_line import from_here
         from jaxrl.run.resume import read_run
 
         flag("strict", strict)
@@ -228,15 +235,10 @@ class Trainer(PolicyAccess, EpisodeAccess, TrainerResults):
         saved = read_run(path, checkpoint, run_settings.get("devices"))
         saved = dataclasses.replace(saved, strict=strict)
         if run_dir == "same":
-            same = saved.folder_to_go_on_in()
-            run_dir = same if Path(path).is_absolute() else from_here(same)
+            run_dir = saved.folder_beside(path)
         if config is None:
             config = read_config(saved.facts, "jaxrl.Trainer.from_checkpoint", trust=trust)
-        # A file may name others, such as `quiet`.
-        settings = {**only(saved.run_settings(), field_names(RunSettings)), **run_settings}
-        check_saved_parts(saved.facts, run_settings, trust=trust)
-        if "output" not in run_settings:
-            check_output(saved.facts, saved.folder, trust=trust)
+        settings = saved.settings_with(run_settings, trust=trust)
         return cls(config, run_dir=run_dir, quiet=quiet, _saved=saved, **settings)
 
     @property
@@ -305,9 +307,8 @@ class Trainer(PolicyAccess, EpisodeAccess, TrainerResults):
         self._check_not_stopped("fit")
         stop = {**dict(self.settings.stop), **criteria_of(stop)}
         stop = {path: least for path, least in stop.items() if least != math.inf}
-        limit = next(
-            (f"stop criterion {name}" for name in stop if name in LIMITS), "total_env_steps"
-        )
+        limits = (f"stop criterion {name}" for name in stop if name in LIMITS)
+        limit = next(limits, "total_env_steps")
         if limit == "total_env_steps":
             stop[LIFETIME_STEPS[0]] = self.config.num_updates * self.algorithm.num_env_steps
         self.criteria.stop = stop
@@ -327,7 +328,7 @@ class Trainer(PolicyAccess, EpisodeAccess, TrainerResults):
                 self.keeping.conclude(self.snapshot())
         except BaseException as error:
             self.processes.failed(error)
-            self.keeping.conclude(self.snapshot(), pictures=False)
+            self.keeping.conclude(self.snapshot(at_the_end=True), pictures=False)
             raise
         finally:
             self.output.finish()
@@ -349,19 +350,9 @@ class Trainer(PolicyAccess, EpisodeAccess, TrainerResults):
         It compiles sampling by itself and measures for a few seconds; the state of training stays
         as it is. Sampling is measured alone, learning is the rest of the iteration.
         """
-        from jaxrl.run.profiling import profile_line, timers
+        from jaxrl.run.profiling import profile
 
-        if self.algorithm.plays_outside:
-            raise UsageError(
-                f"profile: episodes of {self.config.env_name} are played once, not again and again "
-                "from one state"
-            )
-        self._prepare({})
-        measured = timers(
-            self.program, self.executable, (self.runner, self.hypers, self.env_params, self.data)
-        )
-        self.progress.say(profile_line(measured))
-        return {"timers": measured}
+        return profile(self, lambda: self._prepare({}))
 
     @together
     def save(self) -> Path | None:
@@ -384,7 +375,9 @@ class Trainer(PolicyAccess, EpisodeAccess, TrainerResults):
             )
         self._stopped = True
         try:
-            missing = self.keeping.close(self.snapshot() if self._runner is not None else None)
+            is_left = self.lifetime.training_iteration != self.keeping.concluded
+            is_left = is_left and self._runner is not None
+            missing = self.keeping.close(self.snapshot(at_the_end=True) if is_left else None)
         finally:
             self.program.close()
             self.close_evaluation()
@@ -417,18 +410,6 @@ class Trainer(PolicyAccess, EpisodeAccess, TrainerResults):
 
     def _key(self) -> jax.Array:
         return jax.random.key(self.config.seed, impl="threefry2x32")
-
-    def _open_folder(self, run_dir: str | Path, saved: "Saved | None") -> "Recorder":
-        from jaxrl.run.recorder import Recorder
-
-        if saved is None:
-            self.run_dir, lock = run_folder.new_folder(run_dir, self.facts)
-        else:
-            from jaxrl.run.resume import open_folder
-
-            self.run_dir, lock = open_folder(self, run_dir, saved)
-        held, say = run_folder.RunFolderLock(self.run_dir, lock, self.facts), self.progress.say
-        return Recorder(held, self.algorithm, self.settings, say, self.lifetime)
 
     def _hooks(self) -> list[Hook]:
         """The work after each chunk, but for checkpoints, which need the run's folder."""
@@ -475,16 +456,22 @@ class Trainer(PolicyAccess, EpisodeAccess, TrainerResults):
             self.processes.wait()  # a collective does not wait as long as a slow machine compiles
             self.compile_seconds += traced + compiled
             self.progress.say(compiled_line(traced, compiled, loaded=self.executable.loaded))
-            self.progress.say(
-                memory_line(peak_of(self.executable.chunk_program), self.settings.devices)
-            )
+            peak = peak_of(self.executable.chunk_program)
+            self.progress.say(memory_line(peak, self.settings.devices))
 
     def set_state(self, runner: RunnerState, result: Result) -> None:
         """Sets the state of training to that which `result` led to."""
         self._runner, self.lifetime, self.last_result = runner, Lifetime.after(result), result
 
-    def snapshot(self) -> Snapshot:
-        """The state of training, for checkpoints."""
+    def snapshot(self, *, at_the_end: bool = False) -> Snapshot:
+        """The state of training; at the end with an earlier state of a hook whose `state` fails."""
         arrays = self.runner, self.hypers, self.env_params
         lifetime = dataclasses.replace(self.lifetime)
-        return Snapshot(*arrays, lifetime, self.last_result, states_of(self.hooks))
+        if at_the_end:
+            from jaxrl.run.user_hooks import last_states
+
+            states = last_states(self.hooks, self.hook_states, self.progress.say)
+        else:
+            states = states_of(self.hooks)
+        self.hook_states = states
+        return Snapshot(*arrays, lifetime, self.last_result, states)

@@ -5,10 +5,14 @@ import signal
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 from jaxrl import Every, Hook, Trainer, UsageError, load_run
+from jaxrl.cluster.multiprocess import is_shared
+from jaxrl.run.loop import advance
 from jaxrl.run.storage import checkpoint
+from jaxrl.run.user_hooks import CheckedHook
 from tests.probes import SMALL_ARENA
 from tests.run.test_resume import lines_of
 
@@ -174,6 +178,55 @@ class NoneCounts(Hook):
         return 0
 
 
+class Plain:
+    pass
+
+
+class Unmade(Hook):
+    def __init__(self):
+        raise ZeroDivisionError("no hook")
+
+
+class Added(Hook):
+    """Adds to a result of each chunk that is long enough.
+
+    Args:
+        more: that it adds.
+        index: of the result that it adds to.
+    """
+
+    def __init__(self, more, index=-1):
+        self.more, self.index = more, index
+
+    def look(self, results):
+        if len(results) >= abs(self.index):
+            results[self.index].update(self.more)
+        return len(results)
+
+
+class Short(Counts):
+    """Lets fewer results count, without an end."""
+
+    def look(self, results):
+        super().look(results)
+        return 1
+
+
+class Failing(Counts):
+    """Has no state from the second iteration on."""
+
+    every = Every(iterations=1)
+
+    def state(self):
+        if self.number >= 2:
+            raise ZeroDivisionError
+        return super().state()
+
+
+class RecordBreaks(Breaks):
+    is_record = True
+
+
 class Mute(Hook):
     def keep(self, results):
         pass
@@ -184,14 +237,25 @@ class Mute(Hook):
     [
         ([Counts, Counts()], "hook Counts: name='counts' is that of hook Counts, and a checkpoint"),
         ([Named], "hook Named: name='callbacks' is that of a hook of the run itself"),
-        ([Nameless], "hook Nameless: name='' must be a text, by which checkpoints hold its state"),
+        ([Nameless], "hook Nameless has a state, so it needs a `name`$"),
+        ([Plain], "Plain is not derived from jaxrl.Hook"),
+        ([Unmade], "hook Unmade cannot be made: ZeroDivisionError: no hook .test_user_hooks.py:"),
+        ("a:R,a:K", "hooks='a:R,a:K': separate several names by spaces"),
         ([Rarely], "hook Rarely: every=10 must be a jaxrl.Every"),
         ([Chunks], "hook class Chunks: missing a required argument: 'iterations'; give an inst"),
         ([print], "must be a list of module:Class, or of classes or objects derived from jaxrl.H"),
         ("tests.probes:SMALL_ARENA", "'tests.probes:SMALL_ARENA' is .* not a class derived from"),
         ([Full], "state of hook Full must be what JSON holds: .*Full is not JSON serializable"),
         ([NoneCounts], "look of hook NoneCounts must return how many of the 1 results count, 1 or"),
-        ([Mute], "keep of hook Mute must return how many of the 1 results count, .* not None"),
+        (
+            [Mute],
+            "keep of hook Mute must return how many of the 1 results count, .* not None; did",
+        ),
+        (
+            [Added({"done": "yes"})],
+            'look of hook Added: result."done". must be True or False, not ',
+        ),
+        ([Added({"x": 10**400})], "look of hook Added: result.'x'. "),
     ],
 )
 def test_what_no_run_can_have_is_refused_in_one_line(hooks, words):
@@ -204,3 +268,143 @@ def test_a_runs_folder_names_its_hooks(start, tmp_path):
     start(hooks=COUNTS).stop()
     facts = json.loads((tmp_path / "run" / "metadata.json").read_text())
     assert facts["run_settings"]["hooks"] == [COUNTS]
+
+
+def test_a_record_that_raises_takes_no_other_record_away(start, tmp_path):
+    trainer = start(hooks=[RecordBreaks("after")])
+    with pytest.raises(ZeroDivisionError):
+        trainer.fit({ITERATION: 5})
+    assert [line[ITERATION] for line in lines_of(tmp_path / "run")] == [1, 2]
+    assert list(checkpoint.iterations(tmp_path / "run" / "checkpoints")) == [2]
+
+
+def test_a_state_that_fails_takes_neither_the_log_nor_the_checkpoint_nor_the_lock(
+    start, resume, tmp_path, capsys
+):
+    trainer = start(hooks=[Failing])
+    with pytest.raises(UsageError, match=r"state of hook Failing must be .* ZeroDivisionError"):
+        trainer.fit({ITERATION: 5})
+    assert trainer.stop() is None
+    assert [line[ITERATION] for line in lines_of(tmp_path / "run")] == [1, 2]
+    path = checkpoint.find(tmp_path / "run")
+    assert checkpoint.read_facts(path)["lifetime"][ITERATION] == 2
+    assert checkpoint.read_facts(path)["hooks"]["counts"] == {"number": 1}
+    printed = "".join(capsys.readouterr())
+    assert printed.count("the checkpoint has its state of an earlier chunk") == 1
+    assert resume(hooks=[Counts]).fit({ITERATION: 3})["counted"] == 2
+
+
+def test_a_folder_is_unlocked_though_its_end_cannot_be_written(start, resume, monkeypatch):
+    trainer = start()
+    trainer.fit({ITERATION: 1})
+    trainer.train()
+    monkeypatch.setattr(trainer.keeping, "conclude", lambda now: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        trainer.stop()
+    assert resume().fit({ITERATION: 3})[ITERATION] == 3
+
+
+def long_chunk(start, *hooks):
+    """The last result of a chunk of four iterations, after one of a single iteration."""
+    trainer = start(hooks=hooks, run_dir=None)
+    trainer.loop.seconds_per_update = 0.25
+    trainer._prepare({})
+    return trainer, advance(trainer.loop, 4)[0]
+
+
+def test_a_look_at_fewer_results_needs_an_end_so_that_no_hook_sees_one_twice(start):
+    with pytest.raises(UsageError, match="Renamed lets 1 of 4 results count, so the last of them"):
+        long_chunk(start, Counts(), Renamed())
+
+
+class Renamed(Short):
+    name = "renamed"
+
+
+def test_the_first_result_that_is_done_ends_the_list(start):
+    trainer, chunk = long_chunk(start, Added({"done": np.True_}, index=1))
+    assert [result["done"] for result in chunk.results] == [False, True]
+    assert chunk.results[-1]["done"] is True
+    assert int(trainer.runner.num_updates) == 2
+
+
+class Unrestored(Counts):
+    def restore(self, state):
+        raise ZeroDivisionError
+
+
+def train_two(start):
+    """Two iterations of a run with the hook `Counts`, whose folder is let go of."""
+    trainer = start(hooks=[Counts])
+    trainer.fit({ITERATION: 2})
+    trainer.stop()
+
+
+def test_a_hook_is_restored_when_the_trainer_is_ready(start, resume):
+    train_two(start)
+
+    class Reads(Counts):
+        def restore(self, state):
+            trainer = self.trainer
+            self.found = trainer.run_dir.name, int(trainer.runner.num_updates), trainer.session
+
+    assert resume(hooks=[hook := Reads()]).hook_states["counts"] == {"number": 2}
+    assert hook.found[:2] == ("run", 2)
+
+
+def test_a_restore_that_fails_lets_go_of_the_folder(start, resume):
+    train_two(start)
+    with pytest.raises(ZeroDivisionError):
+        resume(hooks=[Unrestored])
+    assert resume(hooks=[Counts]).fit({ITERATION: 3})["counted"] == 3
+
+
+def test_the_state_of_a_hook_that_a_resumed_run_lacks_is_dropped_in_one_line(
+    start, tmp_path, capsys
+):
+    train_two(start)
+    with Trainer.from_checkpoint(tmp_path / "run", hooks=(), pictures=False):
+        pass
+    printed = "".join(capsys.readouterr())
+    assert printed.count("the state of hook counts is dropped: this run has no such hook") == 1
+
+
+@pytest.mark.parametrize("wrong", [0, -1, 1.5, "2", True])
+def test_moments_need_a_number_of_iterations(wrong):
+    with pytest.raises(UsageError, match=r"Every: iterations=.* must be an integer of at least 1"):
+        Every(iterations=wrong)
+
+
+@pytest.mark.parametrize("wrong", [-1, "2", float("nan")])
+def test_moments_need_a_number_of_seconds(wrong):
+    with pytest.raises(UsageError, match=r"Every: seconds=.* must be a number >= 0"):
+        Every(seconds=wrong)
+
+
+class Leader:
+    """Processes of which this one is the first, or another that gets the first one's count."""
+
+    def __init__(self, answer=None):
+        self.answer = answer
+
+    def broadcast(self, make):
+        return make() if self.answer is None else self.answer
+
+
+def test_process_0_alone_decides_how_many_results_a_user_keeps():
+    asked = []
+    hook = Hook()
+    hook.keep = lambda results: asked.append(1) or 1
+    results = [{"done": False}, {"done": False}]
+    assert CheckedHook(hook, "Clock", Leader(2)).keep(results) == 2
+    assert asked == []
+    assert CheckedHook(hook, "Clock", Leader()).keep(results) == 1
+
+
+def test_an_error_after_a_chunk_is_perhaps_of_one_process_alone():
+    hook = Hook()
+    hook.after = lambda chunk: Every(iterations=0)
+    with pytest.raises(UsageError) as caught:
+        CheckedHook(hook, "After", Leader()).after(None)
+    assert not is_shared(caught.value)
+    assert is_shared(UsageError("of the settings"))
