@@ -17,6 +17,7 @@ from jaxrl.run.devices.joined import num_processes
 from jaxrl.run.devices.mesh import split_cpu
 from jaxrl.run.results import Lifetime
 from jaxrl.run.settings import RunSettings
+from jaxrl.run.snapshot import Snapshot
 from jaxrl.run.stopping import all_met, unmet
 from jaxrl.run.storage import checkpoint, run_folder, runs
 from jaxrl.run.storage.checkpoint import CHECKPOINTS, Checkpoint
@@ -224,7 +225,9 @@ def branch(saved: Saved, trainer: Any, run_dir: Path) -> None:
         if saved.run_dir is not None and (saved.run_dir / name).exists():
             shutil.copyfile(saved.run_dir / name, run_dir / name)
     if saved.checkpoint is not None:
-        now = trainer.snapshot()._replace(hooks=saved.facts["hooks"])
+        arrays, hooks = (trainer.runner, trainer.hypers, trainer.env_params), saved.facts["hooks"]
+        # Process 0 alone is here, so hooks are not asked for their states.
+        now = Snapshot(*arrays, saved.lifetime, trainer.last_result, hooks)
         tree, facts = state_tree(trainer.algorithm, now), state_facts(trainer.facts, now)
         checkpoint.write(run_dir / CHECKPOINTS, tree, facts)
         if best := saved.best():
