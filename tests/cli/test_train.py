@@ -283,7 +283,9 @@ def test_lists_and_convolutions_are_read_from_their_flags():
     config = config_of(
         f"--env waterworld --env-args n_obstacles=2 {points} --observation-filter None"
     )
-    assert dict(config.env_args) == {"n_obstacles": 2, "obstacle_coord": ((0.3, 0.3), (0.7, 0.7))}
+    coordinates = {"n_obstacles": 2, "obstacle_coord": [[0.3, 0.3], [0.7, 0.7]]}
+    assert config.to_dict()["env_args"] == coordinates
+    assert config.setup().env.obstacle_coord == ((0.3, 0.3), (0.7, 0.7))
     assert config.setup().env.obstacle_coord == ((0.3, 0.3), (0.7, 0.7))
     config = config_of("--env pursuit --conv-filters 16,3,2 8,2,1")
     assert config.conv_filters == ((16, 3, 2), (8, 2, 1))
