@@ -38,7 +38,7 @@ if "JAX_ENABLE_COMPILATION_CACHE" not in os.environ:
 import jax
 
 from jaxrl import Trainer
-from jaxrl.run.devices.memory_usage import process_memory
+from jaxrl.core.machine import process_memory
 from tests.probes import SMALL_ARENA
 
 jax.config.update(

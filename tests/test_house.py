@@ -74,7 +74,7 @@ CORE_WITHOUT_JAX = tuple(
     f"jaxrl.core.{module}"
     for module in (
         *("errors", "fields", "foreign_names", "json_text", "machine", "mask_parts", "words"),
-        *("agent_steps", "memory_limits", "number_types", "python_kinds", "trust"),
+        *("agent_steps", "number_types", "python_kinds", "trust"),
     )
 )
 WORKERS_WITH_JAX = {  # the side that learns

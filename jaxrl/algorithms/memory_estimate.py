@@ -6,7 +6,7 @@ from typing import Any
 import jax
 
 from jaxrl.algorithms.base import Algorithm
-from jaxrl.core import memory_limits
+from jaxrl.core import machine
 from jaxrl.core.errors import UsageError
 from jaxrl.core.fields import INT32
 from jaxrl.core.spaces import Space, tree_of
@@ -103,14 +103,14 @@ def _check_pool(config: Any, algorithm: Algorithm) -> None:
 
 
 def _refuse_beyond_memory(needed: int, what: str, advice: str) -> None:
-    least = memory_limits.host_memory()
+    least = machine.host_memory()
     if least is None or needed <= least:
         return
-    there_is = memory_limits.most_memory()  # perhaps of accelerators, which hold more
+    there_is = machine.most_memory()  # perhaps of accelerators, which hold more
     if there_is is not None and needed > there_is:
         raise UsageError(
-            f"{what} at least {memory_limits.in_units(needed)}; there are "
-            f"{memory_limits.in_units(there_is)}; {advice}"
+            f"{what} at least {machine.in_units(needed)}; there are "
+            f"{machine.in_units(there_is)}; {advice}"
         )
 
 

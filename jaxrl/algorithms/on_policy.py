@@ -11,6 +11,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import optax
 from flax import struct
 
 from jaxrl.algorithms.base import Algorithm, Metrics, RunnerState
@@ -358,3 +359,20 @@ def all_finite(tree: PyTree) -> jax.Array:
     """Returns whether every floating-point number is finite, bool[]."""
     leaves = [leaf for leaf in jax.tree.leaves(tree) if jnp.issubdtype(leaf.dtype, jnp.floating)]
     return jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in leaves]))
+
+
+def promoting(optimizer: optax.GradientTransformation) -> optax.GradientTransformation:
+    """The optimiser under JAX's usual promotion of types.
+
+    Adam divides by powers of a count, which `jax_numpy_dtype_promotion=strict` refuses.
+    """
+
+    def init(params: PyTree) -> PyTree:
+        with jax.numpy_dtype_promotion("standard"):
+            return optimizer.init(params)
+
+    def update(grads: PyTree, state: PyTree, params: PyTree = None) -> tuple[PyTree, PyTree]:
+        with jax.numpy_dtype_promotion("standard"):
+            return optimizer.update(grads, state, params)
+
+    return optax.GradientTransformation(init, update)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from jaxrl.cli.evaluate import CHECKPOINT, TRUST, run_command
-from jaxrl.core import glibc_memory
+from jaxrl.core import machine
 from jaxrl.core.errors import require
 from jaxrl.core.fields import flag, setting
 from jaxrl.core.plan import laid_out
@@ -29,7 +29,7 @@ class ServeOptions(ServerSettings):
 
 def serve(argv: Sequence[str] | None = None) -> None:
     """Serve the policies of a run to other programs, over WebSockets: RUN [flags]."""
-    glibc_memory.limit_arenas()
+    machine.limit_arenas()
     run_command("serve", serve.__doc__, ServeOptions(), argv, _serve)
 
 

@@ -29,7 +29,7 @@ from jaxrl.cli.flags import (
 from jaxrl.cli.help import HELP_FLAGS, show_help
 from jaxrl.cli.rllib_file import IGNORE, RLLIB_CONFIG, translation_of
 from jaxrl.cluster.hosts import JOIN_SECONDS, THREE, check, join
-from jaxrl.core import glibc_memory
+from jaxrl.core import machine
 from jaxrl.core.errors import TooManyFaults, UsageError, require
 from jaxrl.core.fields import check_all, flag, only, setting
 from jaxrl.core.plan import laid_out
@@ -165,7 +165,7 @@ def train_bc(argv: Sequence[str] | None = None) -> None:
 
 def _train(argv: Sequence[str], algorithm: str) -> None:
     started, trainer = time.perf_counter(), None
-    glibc_memory.limit_arenas()
+    machine.limit_arenas()
     try:
         order = parse(argv, algorithm)
         if order.hosts:

@@ -32,7 +32,7 @@ import jax
 from jaxrl.core.errors import UsageError, brief, one_line
 from jaxrl.core.fields import count, text
 from jaxrl.core.machine import num_cores, require_descriptors
-from jaxrl.run.devices.joined import Hosts, enter, hosts
+from jaxrl.run.devices.mesh import Hosts, enter, hosts
 
 AUTO = "auto"
 JOIN_SECONDS = 60.0

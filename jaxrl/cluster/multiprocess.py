@@ -18,7 +18,7 @@ from jax.experimental import multihost_utils
 from jaxrl.algorithms.base import Metrics, RunnerState
 from jaxrl.cluster.hosts import Channel
 from jaxrl.core.errors import UsageError, brief
-from jaxrl.core.types import is_key
+from jaxrl.core.fast_prng import is_key
 from jaxrl.run.advice import to_resume
 from jaxrl.run.devices.compiled import CompiledAlgorithm
 from jaxrl.run.devices.mesh import copy_here

@@ -20,11 +20,11 @@ from jaxrl.core.errors import UsageError, brief, explained, unknown_name
 from jaxrl.core.exact_sums import add
 from jaxrl.core.fields import count, field_names, least_count, number
 from jaxrl.core.frozen import freeze
-from jaxrl.core.task_distributions import Randomization
 from jaxrl.core.tasks import (
     DRAW,
     OfAlikeAgents,
     OfManyAgents,
+    Randomization,
     TaskState,
     check_task,
     refuse_batched,

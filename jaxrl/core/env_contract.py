@@ -25,9 +25,10 @@ from jaxrl.core.env import (
     stack_agents,
 )
 from jaxrl.core.errors import UsageError, brief, reason_of
+from jaxrl.core.fast_prng import is_key
 from jaxrl.core.program_spaces import mask_length
 from jaxrl.core.spaces import Space, tree_of
-from jaxrl.core.types import ALL, DEFAULT_AGENT, AgentId, Key, PyTree, is_key
+from jaxrl.core.types import ALL, DEFAULT_AGENT, AgentId, Key, PyTree
 
 METHODS = (
     *("reset", "step", "reset_env", "step_env"),

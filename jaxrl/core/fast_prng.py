@@ -8,6 +8,7 @@ rounds of an element stay in registers. Other devices use JAX's implementation.
 import functools
 import math
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +19,12 @@ from jaxrl.core.types import Key, PyTree
 
 ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 PARITY = np.uint32(0x1BD11BDA)
+
+
+def is_key(leaf: Any) -> bool:
+    """Returns whether an array, or its shape, is of typed random keys, which NumPy lacks."""
+    dtype = getattr(leaf, "dtype", None)
+    return dtype is not None and jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key)
 
 
 def to_fast_key(key: Key) -> Key:
@@ -56,7 +63,7 @@ def _standard_leaf(leaf: PyTree) -> PyTree:
 
 
 def _is_of_kind(key: Key, kind) -> bool:
-    return jnp.issubdtype(key.dtype, jax.dtypes.prng_key) and jax.random.key_impl(key) == kind
+    return is_key(key) and jax.random.key_impl(key) == kind
 
 
 def _of_kind(key: Key, kind) -> Key:

@@ -41,14 +41,14 @@ from jaxrl.core.fields import FLOAT32, as_count, as_number, field_values, only, 
 from jaxrl.core.frozen import freeze, thawed
 from jaxrl.core.python_kinds import OF_JAX, by_keywords, kind_of
 from jaxrl.core.spaces import Space
-from jaxrl.core.task_distributions import (
+from jaxrl.core.tasks import (
     FORMS,
     Distribution,
     Randomization,
     distribution_of,
     nearest_form,
+    per_episode,
 )
-from jaxrl.core.tasks import per_episode
 from jaxrl.core.trust import Kind, load, parse_name, points_of
 from jaxrl.core.types import PyTree
 

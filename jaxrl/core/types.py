@@ -23,9 +23,3 @@ PolicyId = str
 DEFAULT_AGENT: AgentId = "default_agent"
 DEFAULT_POLICY: PolicyId = "default_policy"
 ALL = "__all__"  # the entry of `terminated` and `truncated` that ends everybody
-
-
-def is_key(leaf: Any) -> bool:
-    """Returns whether an array, or its shape, is of typed random keys, which NumPy lacks."""
-    dtype = getattr(leaf, "dtype", None)
-    return dtype is not None and jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key)

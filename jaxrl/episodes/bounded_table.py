@@ -3,8 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from jaxrl.core.machine import host_memory
-from jaxrl.core.memory_limits import GIB, in_units
+from jaxrl.core.machine import GIB, host_memory, in_units
 
 ROWS_AT_ONCE = 4096
 

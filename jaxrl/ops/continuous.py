@@ -12,8 +12,8 @@ import jax.numpy as jnp
 from flax import struct
 
 from jaxrl.core.errors import UsageError
-from jaxrl.core.fast_prng import to_fast_key
-from jaxrl.core.types import Key, is_key
+from jaxrl.core.fast_prng import is_key, to_fast_key
+from jaxrl.core.types import Key
 
 # Distance from 0 and 1 to which a Beta's density is evaluated; f32 actions come as near as 3e-8.
 BETA_MARGIN = 1e-6

@@ -12,7 +12,7 @@ import numpy as np
 from flax import struct
 
 from jaxrl.core.errors import UsageError, brief
-from jaxrl.core.fast_prng import to_fast_key
+from jaxrl.core.fast_prng import is_key, to_fast_key
 from jaxrl.core.program_spaces import (
     action_from_program,
     action_space_inside,
@@ -30,7 +30,7 @@ from jaxrl.core.spaces import (
     is_tree,
     tree_of,
 )
-from jaxrl.core.types import Key, PyTree, is_key
+from jaxrl.core.types import Key, PyTree
 from jaxrl.ops.continuous import (
     DiagGaussian,
     SquashedGaussian,

@@ -14,9 +14,10 @@ import numpy as np
 from flax import struct
 
 from jaxrl.core.errors import UsageError
+from jaxrl.core.fast_prng import is_key
 from jaxrl.core.program_spaces import numbers_of, packed, unpacked
 from jaxrl.core.spaces import Box, Space, tree_of
-from jaxrl.core.types import Key, is_key
+from jaxrl.core.types import Key
 
 Distribution = Any  # of one part
 

@@ -6,7 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl.core.types import PyTree, is_key
+from jaxrl.core.fast_prng import is_key
+from jaxrl.core.types import PyTree
 from jaxrl.outside.host_rollout import Seconds, joined_envs
 from jaxrl.rollout.env_step import EnvBatch, RolloutSpec
 from jaxrl.rollout.rollout import Rollout

@@ -31,9 +31,8 @@ from jaxrl.rollout.rollout import Rollout
 from jaxrl.run.health import Diverged, first_bad
 from jaxrl.run.inference.weights import PolicyAccess
 from jaxrl.run.processes import processes
-from jaxrl.run.results import Lifetime, Result, iteration_results
+from jaxrl.run.results import Lifetime, Result, Snapshot, iteration_results
 from jaxrl.run.settings import RunSettings
-from jaxrl.run.snapshot import Snapshot
 from jaxrl.run.storage import checkpoint
 from jaxrl.run.storage.dtypes import typed_like
 from jaxrl.run.storage.run_state import facts_of, state_facts, state_tree

@@ -24,7 +24,7 @@ from jaxrl.play.sampling import ORIGIN, env_of, plain_params
 from jaxrl.rollout.env_step import RolloutSpec
 from jaxrl.rollout.recorded_steps import RecordedSteps
 from jaxrl.run import hooks
-from jaxrl.run.devices.joined import num_processes
+from jaxrl.run.devices.mesh import num_processes
 from jaxrl.run.hooks import Output
 from jaxrl.run.job_queue import JobQueue
 from jaxrl.run.settings import RunSettings

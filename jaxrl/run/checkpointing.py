@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from jaxrl.run.every import Every
 from jaxrl.run.hooks import Chunk, Hook
-from jaxrl.run.results import Result, lookup
-from jaxrl.run.snapshot import Snapshot
+from jaxrl.run.results import Result, Snapshot, lookup
 
 if TYPE_CHECKING:
     from jaxrl.run.recorder import Recorder

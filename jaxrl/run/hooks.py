@@ -14,8 +14,7 @@ from jaxrl.core.types import PyTree
 from jaxrl.rollout.episode_callbacks import EPISODE_HOOK
 from jaxrl.run.every import Every
 from jaxrl.run.health import Diverged, HealthMonitor, first_bad, undeclared_wait
-from jaxrl.run.results import ITERATIONS, Result
-from jaxrl.run.snapshot import Snapshot
+from jaxrl.run.results import ITERATIONS, Result, Snapshot
 from jaxrl.run.stopping import met
 
 FIRST_AGAIN = 2**30  # numbers of sampled episodes start again there

@@ -16,8 +16,7 @@ from jaxrl.run.devices.mesh import copy_here
 from jaxrl.run.every import Every, chunk_length
 from jaxrl.run.hooks import Chunk, Hook
 from jaxrl.run.processes import Processes
-from jaxrl.run.results import Result, iteration_results, recent_episodes
-from jaxrl.run.snapshot import Snapshot
+from jaxrl.run.results import Result, Snapshot, iteration_results, recent_episodes
 from jaxrl.run.stopping import last_iteration
 
 

@@ -10,7 +10,7 @@ import jax
 from jaxrl.algorithms.base import Metrics, RunnerState
 from jaxrl.core.errors import UsageError
 from jaxrl.run.devices.compiled import CompiledAlgorithm
-from jaxrl.run.devices.joined import hosts
+from jaxrl.run.devices.mesh import hosts
 from jaxrl.run.signals import StopSignal
 
 Method = TypeVar("Method", bound=Callable)

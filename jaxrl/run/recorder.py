@@ -22,9 +22,8 @@ from jaxrl.run.job_queue import JobQueue
 from jaxrl.run.logging.curves import Curves, source_line
 from jaxrl.run.logging.loggers import Logs, RunStart
 from jaxrl.run.logging.panels import panels_of
-from jaxrl.run.results import ENV_STEPS, ITERATIONS, Lifetime, Result
+from jaxrl.run.results import ENV_STEPS, ITERATIONS, Lifetime, Result, Snapshot
 from jaxrl.run.settings import RunSettings
-from jaxrl.run.snapshot import Snapshot
 from jaxrl.run.storage import checkpoint, own_files, run_folder
 from jaxrl.run.storage.checkpoint import CHECKPOINTS
 from jaxrl.run.storage.run_state import state_facts, state_tree

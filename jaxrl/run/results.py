@@ -1,16 +1,16 @@
-"""The results of an iteration: device metrics as RLlib's result tree."""
+"""The results of an iteration: device metrics as RLlib's result tree; what a run has come to."""
 
 import os
 import socket
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
-from jaxrl.algorithms.base import Algorithm, Metrics
+from jaxrl.algorithms.base import Algorithm, Metrics, RunnerState
 from jaxrl.algorithms.config import AlgorithmConfig
 from jaxrl.algorithms.opponent_settings import COPY
 from jaxrl.algorithms.opponents import Scores
@@ -19,7 +19,7 @@ from jaxrl.core.exact_sums import on_host
 from jaxrl.core.json_text import why_unreadable
 from jaxrl.core.number_types import flag_in
 from jaxrl.core.tasks import TASK
-from jaxrl.core.types import AgentId, PolicyId
+from jaxrl.core.types import AgentId, PolicyId, PyTree
 from jaxrl.models.model import num_parameters
 from jaxrl.rollout.episode_stats import EpisodeStats, Histogram, Spread, Summary, Window
 from jaxrl.rollout.policy_map import Grouping
@@ -84,6 +84,17 @@ class Session:
                 "time_since_restore": result["time_total_s"] - self.time_total_s,
                 "iterations_since_restore": result["training_iteration"] - self.training_iteration,
             }
+
+
+class Snapshot(NamedTuple):
+    """The whole state of a run between two chunks; its arrays are never written to."""
+
+    runner: RunnerState
+    hypers: PyTree
+    env_params: PyTree
+    lifetime: Lifetime
+    result: Result | None  # of its last iteration
+    hooks: dict[str, Any]  # their own states, by their names
 
 
 def iteration_results(

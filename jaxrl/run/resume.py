@@ -13,11 +13,9 @@ from jaxrl.core.errors import UsageError
 from jaxrl.core.fields import field_names, only
 from jaxrl.core.types import Key, PyTree
 from jaxrl.run.command_line import from_here
-from jaxrl.run.devices.joined import num_processes
-from jaxrl.run.devices.mesh import split_cpu
-from jaxrl.run.results import Lifetime
+from jaxrl.run.devices.mesh import num_processes, split_cpu
+from jaxrl.run.results import Lifetime, Snapshot
 from jaxrl.run.settings import RunSettings
-from jaxrl.run.snapshot import Snapshot
 from jaxrl.run.stopping import all_met, unmet
 from jaxrl.run.storage import checkpoint, run_folder, runs
 from jaxrl.run.storage.checkpoint import CHECKPOINTS, Checkpoint

@@ -20,8 +20,7 @@ from jaxrl.core.types import PyTree
 from jaxrl.rollout.episode_callbacks import resolve_callbacks
 from jaxrl.run.callbacks import HostCallbacks
 from jaxrl.run.checkpointing import BestState, CheckpointManager
-from jaxrl.run.devices.compiled import CompiledAlgorithm, Program, program_for
-from jaxrl.run.devices.memory_usage import memory_line, peak_of
+from jaxrl.run.devices.compiled import CompiledAlgorithm, Program, memory_line, peak_of, program_for
 from jaxrl.run.devices.mesh import settled
 from jaxrl.run.hooks import (
     Evaluating,
@@ -45,10 +44,9 @@ from jaxrl.run.logging.console import Progress, compiled_line, compiling_line
 from jaxrl.run.logging.run_results import TrainerResults
 from jaxrl.run.loop import RunLoop
 from jaxrl.run.processes import agreed, processes, together
-from jaxrl.run.results import Lifetime, Result, Session, lookup, result_names
+from jaxrl.run.results import Lifetime, Result, Session, Snapshot, lookup, result_names
 from jaxrl.run.settings import RunKeywords, RunSettings
 from jaxrl.run.signals import StopSignal
-from jaxrl.run.snapshot import Snapshot
 from jaxrl.run.stopping import LIFETIME_STEPS, LIMITS, check_stop, criteria_of, last_iteration, met
 from jaxrl.run.storage.config_file import read_config
 from jaxrl.run.storage.dtypes import typed_like

@@ -13,8 +13,7 @@ from jaxrl.core.program_spaces import mask_length
 from jaxrl.core.spaces import tree_of
 from jaxrl.core.types import Key, PolicyId, PyTree
 from jaxrl.models.policy_spec import PolicySpec, PolicyState, PolicyWeights
-from jaxrl.run.inference.acting_key import acting_key
-from jaxrl.run.inference.policy import Policy
+from jaxrl.run.inference.policy import Policy, acting_key
 
 MAX_BATCH = 64  # rows of one compiled call; more are answered by several
 MAX_WAIT = 0.5e-3  # seconds that a request waits for others

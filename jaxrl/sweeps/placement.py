@@ -7,11 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 import jax
 
 from jaxrl.core.errors import UsageError
-from jaxrl.core.machine import free_memory
-from jaxrl.core.memory_limits import in_units
+from jaxrl.core.machine import free_memory, free_on_device, in_units
 from jaxrl.core.types import PyTree
 from jaxrl.run.devices.compiled import CAPACITY
-from jaxrl.run.devices.memory_usage import free_on_device
 from jaxrl.sweeps.trials import TrialGroup
 
 MOST_AT_ONCE = 64  # members on each device; more bring no speed

@@ -23,9 +23,15 @@ from jaxrl.run.health import first_bad, undeclared_wait
 from jaxrl.run.hooks import Chunk, Evaluating, Hook, states_of
 from jaxrl.run.logging.loggers import Logs, RunStart
 from jaxrl.run.processes import SingleProcess
-from jaxrl.run.results import ITERATIONS, Lifetime, Result, iteration_results, result_names
+from jaxrl.run.results import (
+    ITERATIONS,
+    Lifetime,
+    Result,
+    Snapshot,
+    iteration_results,
+    result_names,
+)
 from jaxrl.run.settings import RunSettings
-from jaxrl.run.snapshot import Snapshot
 from jaxrl.run.storage.config_file import config_facts
 from jaxrl.sweeps.trial_view import NoTrainer, TrialView
 from jaxrl.sweeps.trials import Trial

@@ -9,7 +9,7 @@ import numpy as np
 
 from jaxrl.core.errors import UsageError
 from jaxrl.core.fields import least_count
-from jaxrl.core.memory_limits import in_units
+from jaxrl.core.machine import in_units
 from jaxrl.core.plan import laid_out
 from jaxrl.run.devices.mesh import stacked
 from jaxrl.run.divergence import with_source

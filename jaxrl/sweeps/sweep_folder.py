@@ -23,8 +23,8 @@ from filelock import FileLock
 from jaxrl.algorithms.base import Algorithm
 from jaxrl.core.errors import UsageError, brief, one_line, require
 from jaxrl.run.logging.text_logs import start_after
+from jaxrl.run.results import Snapshot
 from jaxrl.run.settings import RunSettings
-from jaxrl.run.snapshot import Snapshot
 from jaxrl.run.storage import checkpoint, own_files, run_folder, runs
 from jaxrl.run.storage.checkpoint import CHECKPOINTS
 from jaxrl.run.storage.config_file import asks_for_trust, config_facts

@@ -9,10 +9,9 @@ import jax
 import numpy as np
 
 from jaxrl.algorithms.base import Algorithm
-from jaxrl.core.types import is_key
+from jaxrl.core.fast_prng import is_key
 from jaxrl.run.devices.mesh import on_first_device, on_host, stacked
-from jaxrl.run.results import lookup
-from jaxrl.run.snapshot import Snapshot
+from jaxrl.run.results import Snapshot, lookup
 from jaxrl.sweeps.metric_readers import EVALUATION
 from jaxrl.sweeps.outcomes import DIVERGED, DROPPED, STOPPED, TERMINATED, TrialResult
 from jaxrl.sweeps.reporting import Reporter

@@ -14,8 +14,7 @@ from jax.sharding import PartitionSpec
 
 from jaxrl.algorithms.base import Algorithm, Metrics, RunnerState
 from jaxrl.core.types import Key, PyTree
-from jaxrl.run.devices.compiled import CAPACITY
-from jaxrl.run.devices.memory_usage import peak_of
+from jaxrl.run.devices.compiled import CAPACITY, peak_of
 from jaxrl.run.devices.mesh import mesh_of
 from jaxrl.run.health import FINITE
 from jaxrl.sweeps.metric_readers import Reader, reader

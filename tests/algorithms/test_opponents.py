@@ -20,7 +20,7 @@ from jaxrl import (
 )
 from jaxrl.algorithms.opponents import LEAST_CHANCE, Scores
 from jaxrl.cli.evaluate import evaluate as evaluate_command
-from jaxrl.core import memory_limits
+from jaxrl.core import machine
 from jaxrl.rollout.opponents import SelfPlay
 from tests.probes import Leavers, TicTacToe
 from tests.run.test_resume import assert_equal_to_the_bit
@@ -475,7 +475,7 @@ def fails(obs, key):
     ],
 )
 def test_a_pool_that_cannot_work_is_refused_in_one_line(pool, message, monkeypatch):
-    monkeypatch.setattr(memory_limits, "host_memory", lambda: 2**34)
+    monkeypatch.setattr(machine, "host_memory", lambda: 2**34)
     with pytest.raises(UsageError, match=message) as caught:
         make_train(FROZEN.replace(opponents=pool))
     assert "\n" not in str(caught.value)

@@ -7,7 +7,7 @@ import pytest
 
 import jaxrl
 from jaxrl import PPOConfig, RunSettings, Trainer, UsageError, make_train
-from jaxrl.core import memory_limits
+from jaxrl.core import machine
 from jaxrl.run.stopping import criteria_of
 from jaxrl.run.storage.config_file import config_facts, read_config
 from tests.messages import refused_by
@@ -209,7 +209,7 @@ BAD = [
 def test_what_cannot_work_is_refused_in_one_line_that_names_the_setting(
     settings, message, monkeypatch
 ):
-    monkeypatch.setattr(memory_limits, "host_memory", lambda: 16 * memory_limits.GIB)
+    monkeypatch.setattr(machine, "host_memory", lambda: 16 * machine.GIB)
     steps = {"total_env_steps": 2**40} | settings if "rollout_length" in settings else settings
     with pytest.raises(UsageError, match=message) as refused:
         make_train({**ARENA, **steps})
@@ -223,20 +223,20 @@ def test_a_traced_number_is_refused_by_name():
 
 
 def test_memory_of_an_accelerator_counts_where_it_is_more_than_the_hosts(monkeypatch):
-    monkeypatch.setattr(memory_limits, "host_memory", lambda: memory_limits.GIB)
-    monkeypatch.setattr(memory_limits, "most_memory", lambda: 1000 * memory_limits.GIB)
+    monkeypatch.setattr(machine, "host_memory", lambda: machine.GIB)
+    monkeypatch.setattr(machine, "most_memory", lambda: 1000 * machine.GIB)
     make_train({**ARENA, "num_envs": 2**15, "rollout_length": 2**10, "total_env_steps": 2**40})
 
 
 def test_several_cpu_processes_have_the_memory_of_as_many_machines(monkeypatch):
-    monkeypatch.setattr(memory_limits, "host_memory", lambda: memory_limits.GIB)
+    monkeypatch.setattr(machine, "host_memory", lambda: machine.GIB)
     monkeypatch.setattr(jax, "default_backend", lambda: "cpu")
     monkeypatch.setattr(jax, "process_count", lambda: 3)
-    assert memory_limits.most_memory() == 3 * memory_limits.GIB
+    assert machine.most_memory() == 3 * machine.GIB
 
 
 def test_what_is_too_large_to_be_trained_here_may_still_be_played_and_described(monkeypatch):
-    monkeypatch.setattr(memory_limits, "host_memory", lambda: memory_limits.MIB)
+    monkeypatch.setattr(machine, "host_memory", lambda: machine.MIB)
     config = PPOConfig(**ARENA, fcnet_hiddens=(2**14,))
     assert config.build().policy_specs
     assert "network 16384 tanh" in config.describe()

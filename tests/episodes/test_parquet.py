@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 
 from jaxrl.core.errors import UsageError
+from jaxrl.core.machine import process_memory
 from jaxrl.episodes import MultiAgentEpisode, SingleAgentEpisode
 from jaxrl.episodes.from_arrays import multi_agent_episode
 from jaxrl.episodes.parquet import EpisodeWriter, read_episodes
-from jaxrl.run.devices.memory_usage import process_memory
 from tests.episodes.test_from_arrays import FACTS, histories
 
 pyarrow = pytest.importorskip("pyarrow", reason="the extra `offline`")

@@ -15,8 +15,7 @@ import pytest
 
 from jaxrl import LevelsBySuccess, PPOConfig, Trainer, UsageError
 from jaxrl.core.env import strongly_typed
-from jaxrl.run.results import flatten
-from jaxrl.run.snapshot import Snapshot
+from jaxrl.run.results import Snapshot, flatten
 from jaxrl.run.storage import checkpoint
 from jaxrl.run.storage.checkpoint import Checkpoint, named_arrays
 from jaxrl.run.storage.run_state import facts_of, state_tree

@@ -13,7 +13,7 @@ pytest.importorskip("msgspec", reason="the extra `serving`")
 import msgspec
 from websockets.exceptions import ConnectionClosed
 
-from jaxrl.run.devices.memory_usage import process_memory
+from jaxrl.core.machine import process_memory
 from jaxrl.serving.batched_inference import BatchedPolicy
 from jaxrl.serving.session import MAX_MISTAKES, ServedPolicies, Session
 from jaxrl.serving.settings import ServerSettings

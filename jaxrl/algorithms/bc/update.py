@@ -11,9 +11,8 @@ from flax import struct
 
 from jaxrl.algorithms.offline import Drawn
 from jaxrl.algorithms.offline_data import Steps
-from jaxrl.algorithms.on_policy import Iteration, LearnerSpec, LearnerState, all_finite
+from jaxrl.algorithms.on_policy import Iteration, LearnerSpec, LearnerState, all_finite, promoting
 from jaxrl.core.types import Key, PyTree
-from jaxrl.ops.optimizers import promoting
 
 MAX_WEIGHT = 20.0  # of an action; beyond it a few lucky ones would be all that counts
 

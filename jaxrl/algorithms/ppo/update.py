@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from jaxrl.algorithms.on_policy import Iteration, LearnerState, all_finite
+from jaxrl.algorithms.on_policy import Iteration, LearnerState, all_finite, promoting
 from jaxrl.algorithms.ppo.batch import (
     Minibatches,
     active_rows,
@@ -22,7 +22,6 @@ from jaxrl.ops.advantages import moments, standardise
 from jaxrl.ops.collectives import over_axis, total
 from jaxrl.ops.control_flow import scan_some
 from jaxrl.ops.losses import is_past_target, next_kl_coeff
-from jaxrl.ops.optimizers import promoting
 from jaxrl.ops.packing import Packed, pack
 from jaxrl.ops.running_stats import RunningMeanStd, init_running_stats, update
 from jaxrl.rollout.steps import Trajectory

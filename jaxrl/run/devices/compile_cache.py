@@ -33,7 +33,7 @@ from jax.experimental.compilation_cache import compilation_cache
 
 from jaxrl.core.errors import is_installed
 from jaxrl.core.fields import file_path
-from jaxrl.run.devices.cache_hits import num_hits
+from jaxrl.run.devices.compiled import num_hits
 from jaxrl.run.devices.mesh import split_cpu, start_jax
 
 MAX_BYTES = 2**30  # of all entries below a root; those that were not read for longest go first

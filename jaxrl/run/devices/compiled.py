@@ -1,4 +1,7 @@
-"""The compiled form of an algorithm: one program for the start, one for any number of updates."""
+"""The compiled form of an algorithm: one program for the start, one for any number of updates.
+
+With it, what a compiled program says of itself: its memory, and whether a cache had it.
+"""
 
 import functools
 import time
@@ -15,10 +18,10 @@ from jaxrl.algorithms.base import Algorithm, Metrics, RunnerState
 from jaxrl.algorithms.config import AlgorithmConfig
 from jaxrl.algorithms.memory_estimate import check_sizes
 from jaxrl.core.batched_env import has_outside_state
+from jaxrl.core.machine import free_memory, free_on_device, in_units, process_memory
 from jaxrl.core.types import Key, PyTree
 from jaxrl.ops.packing import pack
 from jaxrl.rollout.recorded_steps import RecordedSteps
-from jaxrl.run.devices.cache_hits import num_hits
 from jaxrl.run.devices.mesh import (
     AXIS,
     by_environment,
@@ -32,6 +35,7 @@ CAPACITY = 256  # updates of one chunk at most: the length of its metrics' buffe
 # Of recorded steps in one chunk, unless a single update has more. They take this memory on the
 # device, and on the host as often as chunks wait to be written.
 RECORDED_BYTES = 2**26
+HIT = "/jax/compilation_cache/cache_hits"  # JAX's name of the event
 
 
 @dataclass
@@ -219,3 +223,53 @@ def program_of(static_config: AlgorithmConfig, env: Any, devices: int = 1) -> Pr
     check_sizes(static_config, algorithm)
     split = static_config.build(axis_name=AXIS) if devices > 1 else None
     return Program(algorithm, split, devices)
+
+
+def num_hits() -> int:
+    """The number of programs that this process has loaded from a cache since it first asked."""
+    return len(_hits())
+
+
+@functools.cache
+def _hits() -> list[str]:
+    """JAX's reports of programs that it loaded, from the first call on."""
+    hits = []
+    jax.monitoring.register_event_listener(
+        lambda event, **_: hits.append(event) if event == HIT else None
+    )
+    return hits
+
+
+def peak_of(compiled: Any) -> int | None:
+    """Bytes that a compiled program needs on each device: arguments, results and temporaries.
+
+    As XLA planned them; None where it does not tell.
+    """
+    plan = compiled.memory_analysis()
+    if plan is None:
+        return None
+    needed = plan.argument_size_in_bytes + plan.output_size_in_bytes + plan.temp_size_in_bytes
+    return needed - plan.alias_size_in_bytes
+
+
+def memory_line(needed: int | None, devices: int) -> str:
+    """Memory that training needs (`needed` by each device) and has; a warning if it is short."""
+    if needed is None:
+        return "memory: this backend does not tell beforehand"
+    on_cpu = jax.default_backend() == "cpu"
+    if on_cpu:
+        needed, free = needed * devices // jax.process_count(), free_memory()
+    else:
+        free = free_on_device()
+    what = "" if on_cpu else " on each device" if devices > 1 else " on the device"
+    line = f"memory: {in_units(needed)}{what} at the peak of training"
+    if on_cpu and (held := process_memory()) is not None:
+        line += f", plus the process's own {in_units(held)}"
+    if free is None:
+        return line
+    if needed > free:
+        return (
+            f"warning: {line}, but only {in_units(free)} are free; fewer environments or shorter "
+            "rollouts need less"
+        )
+    return f"{line}; {in_units(free)} are free"

@@ -1,4 +1,4 @@
-"""The devices that the environments of a run are split over, and what lies where."""
+"""The devices and processes that the environments of a run are split over, and what lies where."""
 
 import dataclasses
 import os
@@ -13,15 +13,42 @@ from jaxrl.algorithms.base import RunnerState
 from jaxrl.algorithms.config import AlgorithmConfig
 from jaxrl.algorithms.sharding import check_devices, devices_worth_using
 from jaxrl.core.errors import UsageError
+from jaxrl.core.fast_prng import is_key
 from jaxrl.core.machine import num_cores
-from jaxrl.core.types import PyTree, is_key
+from jaxrl.core.types import PyTree
 from jaxrl.rollout.env_step import RolloutSpec, env_axes
 from jaxrl.rollout.recorded_steps import RecordedSteps
-from jaxrl.run.devices.joined import Hosts, hosts
 from jaxrl.run.settings import RunSettings
 
 AXIS = "env"  # of the mesh
 FORCED_COUNT = "xla_force_host_platform_device_count"  # the flag by which XLA itself splits a CPU
+
+
+@dataclasses.dataclass(frozen=True)
+class Hosts:
+    """The processes of this run, of which this is one."""
+
+    index: int  # of this process; 0 decides, logs and saves
+    number: int
+    cores: int  # that each of them may use, at least
+    channel: Any  # a `Channel` of jaxrl.cluster.hosts
+
+
+_joined: list[Hosts] = []  # one entry at most
+
+
+def enter(joined: Hosts) -> None:
+    """Marks this process as one of several from now on."""
+    _joined.append(joined)
+
+
+def hosts() -> Hosts | None:
+    """The processes that `join` brought together; None where this one is alone."""
+    return _joined[0] if _joined else None
+
+
+def num_processes() -> int:
+    return _joined[0].number if _joined else 1
 
 
 def start_jax() -> None:

@@ -1,6 +1,7 @@
 """A policy by itself: NumPy in, NumPy out, with no trainer and no environment."""
 
 import functools
+import zlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -9,7 +10,7 @@ import jax
 import numpy as np
 
 from jaxrl.core.errors import UsageError, brief
-from jaxrl.core.fields import flag
+from jaxrl.core.fields import UINT32, count, flag
 from jaxrl.core.program_spaces import is_action_of_program, mask_length
 from jaxrl.core.types import AgentId, Key, PolicyId, PyTree
 from jaxrl.models.policy_spec import (
@@ -20,10 +21,11 @@ from jaxrl.models.policy_spec import (
 )
 from jaxrl.ops.distributions import Distribution, InEnvironment
 from jaxrl.run.inference.act_inputs import ActInputs, ActReader
-from jaxrl.run.inference.acting_key import acting_key
 
 if TYPE_CHECKING:
     from jaxrl.export.export import Exported
+
+ACTING = 0x61637469  # folded into the seed's key
 
 
 class Origin(NamedTuple):
@@ -238,3 +240,13 @@ def _act(
     noise = None if key is None else policy_spec.noise(key, batch_shape)
     output = policy_spec.act(weights, *inputs, noise=noise)
     return policy_spec.to_env_action(output.action), policy_spec.next_state(output)
+
+
+def acting_key(seed: int, name: str) -> Key:
+    """The random key of actions outside of training, by the name of who acts.
+
+    It never shares numbers with training.
+    """
+    count(0, UINT32)("seed", seed)
+    root = jax.random.fold_in(jax.random.key(seed, impl="threefry2x32"), ACTING)
+    return jax.random.fold_in(root, np.uint32(zlib.crc32(name.encode())))

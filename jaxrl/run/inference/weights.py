@@ -26,7 +26,6 @@ from jaxrl.core.spaces import to_json
 from jaxrl.core.types import AgentId, PolicyId
 from jaxrl.models.policy_spec import PolicySpec, PolicyWeights
 from jaxrl.run.devices.mesh import copy_here
-from jaxrl.run.inference.acting_key import acting_key
 from jaxrl.run.storage import checkpoint
 from jaxrl.run.storage.checkpoint import saved_weights
 from jaxrl.run.storage.runs import LATEST
@@ -80,6 +79,8 @@ class PolicyAccess:
         action_masks: Mapping[AgentId, Any] = MappingProxyType({}),
     ) -> dict[AgentId, Any]:
         """The actions of the agents' policies, {agent: action}; observations may be batches."""
+        from jaxrl.run.inference.policy import acting_key
+
         instance_of(Mapping, "a mapping {agent: observation}")("observations", observations)
         owner = {
             agent: policy

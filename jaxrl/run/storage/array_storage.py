@@ -22,10 +22,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxrl.core import glibc_memory
+from jaxrl.core import machine
 from jaxrl.core.json_text import read_json
-from jaxrl.core.machine import host_memory, require_descriptors
-from jaxrl.core.memory_limits import in_units
+from jaxrl.core.machine import host_memory, in_units, require_descriptors
 
 # A path that every version takes literally.
 LITERAL_PATH = re.compile(r"([A-Za-z]:)?[\w/.,+=@~ -]{1,2000}")
@@ -46,7 +45,7 @@ def write(folder: Path, arrays: dict[str, np.ndarray]) -> None:
             _checkpointer().save(path, arrays)
             stored = _stored_names(path)
     finally:
-        glibc_memory.give_back()  # the writers' buffers
+        machine.give_back_memory()  # the writers' buffers
     missing = sorted(set(arrays) - stored)
     if missing:
         raise OSError(

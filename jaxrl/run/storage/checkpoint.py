@@ -23,8 +23,9 @@ import jax
 import numpy as np
 
 from jaxrl.core.errors import UsageError, brief, one_line, unlike
+from jaxrl.core.fast_prng import is_key
 from jaxrl.core.json_text import read_json
-from jaxrl.core.types import PolicyId, PyTree, is_key
+from jaxrl.core.types import PolicyId, PyTree
 from jaxrl.models.policy_spec import PolicySpec, PolicyWeights
 from jaxrl.run.storage import array_storage, own_files, runs
 from jaxrl.run.storage.dtypes import narrowed

@@ -7,7 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl.core.errors import UsageError, brief
-from jaxrl.core.types import PyTree, is_key
+from jaxrl.core.fast_prng import is_key
+from jaxrl.core.types import PyTree
 
 
 def typed_like(current: PyTree, new: PyTree, what: str) -> PyTree:

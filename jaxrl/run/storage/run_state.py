@@ -10,10 +10,9 @@ from jaxrl.algorithms.base import Algorithm
 from jaxrl.core.spaces import to_json
 from jaxrl.core.types import PyTree
 from jaxrl.models.policy_spec import PolicySpec
-from jaxrl.run.devices.joined import num_processes
-from jaxrl.run.devices.mesh import on_host
+from jaxrl.run.devices.mesh import num_processes, on_host
 from jaxrl.run.logging.panels import panel_facts
-from jaxrl.run.snapshot import Snapshot
+from jaxrl.run.results import Snapshot
 from jaxrl.run.storage import run_folder
 from jaxrl.run.storage.config_file import config_facts
 from jaxrl.run.storage.json_lines import dumped

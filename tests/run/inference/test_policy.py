@@ -11,8 +11,7 @@ import pytest
 
 from jaxrl import PPOConfig, UsageError, load_policy
 from jaxrl.models.policy_spec import PolicyWeights
-from jaxrl.run.inference.acting_key import acting_key
-from jaxrl.run.inference.policy import Policy
+from jaxrl.run.inference.policy import Policy, acting_key
 from jaxrl.run.inference.weights import initial_weights
 from tests.probes import SMALL_REINFORCE
 

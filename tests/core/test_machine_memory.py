@@ -9,20 +9,18 @@ import sys
 import numpy as np
 import pytest
 
-from jaxrl.core import glibc_memory
-from jaxrl.run.devices.memory_usage import process_memory
+from jaxrl.core import machine
+from jaxrl.core.machine import process_memory
 from jaxrl.run.storage import array_storage
 
-pytestmark = pytest.mark.skipif(
-    glibc_memory._function("mallopt") is None, reason="mallopt is glibc's"
-)
+pytestmark = pytest.mark.skipif(machine._of_glibc("mallopt") is None, reason="mallopt is glibc's")
 
 # Threads that all wait with memory of their own, and then glibc's account of its arenas.
 COUNT_ARENAS = """\
 import ctypes, os, threading
-from jaxrl.core import glibc_memory
+from jaxrl.core import machine
 
-glibc_memory.limit_arenas()
+machine.limit_arenas()
 libc, count = ctypes.CDLL(None), os.cpu_count() + 3
 libc.malloc.restype = libc.fopen.restype = ctypes.c_void_p
 all_have = threading.Barrier(count + 1)
@@ -42,7 +40,7 @@ libc.fflush(file)
 
 def arenas(**variables: str) -> int:
     """How many arenas a process has whose threads outnumber its cores."""
-    limits = glibc_memory.VARIABLE, glibc_memory.TUNABLES
+    limits = machine.VARIABLE, machine.TUNABLES
     environ = {name: value for name, value in os.environ.items() if name not in limits}
     process = subprocess.run(
         [sys.executable, "-c", COUNT_ARENAS],
