@@ -184,7 +184,7 @@ def speed(name: str, num_envs: int, seconds: float) -> dict:
     import numpy as np
 
     from jaxrl import PPOConfig
-    from jaxrl.core.batched_env import reset_all, restart_all, step_all
+    from jaxrl.core.env import reset_all, restart_all, step_all
 
     steps = 200
     pool = envpool.make_gymnasium(name, num_envs=num_envs, seed=0)
@@ -254,8 +254,7 @@ def resets(num_envs: int, turns: int) -> list[dict]:
     from craftax.craftax_env import make_craftax_env_from_name
 
     from jaxrl import make
-    from jaxrl.core.batched_env import reset_all, step_all
-    from jaxrl.core.env import Solo
+    from jaxrl.core.env import Solo, reset_all, step_all
     from jaxrl.rollout.env_step import auto_reset
 
     name, steps = "Craftax-Classic-Symbolic-v1", 200

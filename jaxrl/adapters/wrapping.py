@@ -21,12 +21,12 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from jaxrl.core.env import Environment, MultiAgentEnvironment, other_form
+from jaxrl.core.env import Environment, MultiAgentEnvironment
 from jaxrl.core.errors import UsageError, brief, explained, is_installed, reason_of, unknown_name
 from jaxrl.core.fields import FLOAT32, as_count, as_number
 from jaxrl.core.frozen import freeze
 from jaxrl.core.spaces import Box, Space, box_of, space_of
-from jaxrl.core.types import ALL, Key, PyTree
+from jaxrl.core.types import ALL, Key, PyTree, other_form
 
 NO_LIMIT = 2**31 - 1  # steps, of games that end by themselves
 TRUNCATES, TERMINATES = "truncates", "terminates"

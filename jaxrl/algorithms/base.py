@@ -10,7 +10,7 @@ import jax
 from flax import struct
 
 from jaxrl.algorithms.opponents import Pool, PoolMetrics, PoolState
-from jaxrl.core.batched_env import has_outside_state
+from jaxrl.core.env import has_outside_state
 from jaxrl.core.errors import UsageError, brief
 from jaxrl.core.plan import Line, laid_out
 from jaxrl.core.types import Key, PolicyId, PyTree
@@ -18,7 +18,7 @@ from jaxrl.models.model import model_table, num_parameters
 from jaxrl.models.policy_spec import PolicySpec, PolicyWeights
 from jaxrl.rollout.env_step import EnvBatch, RolloutSpec
 from jaxrl.rollout.episode_stats import EpisodeMetrics, Window
-from jaxrl.rollout.policy_map import Grouping
+from jaxrl.rollout.grouping import Grouping
 from jaxrl.rollout.recorded_steps import RecordedSteps
 from jaxrl.rollout.rollout import Rollout
 

@@ -13,7 +13,7 @@ from jaxrl.core.spaces import Space, tree_of
 from jaxrl.models.model import has_memory, num_parameters
 from jaxrl.models.policy_spec import PolicySpec
 from jaxrl.ops.distributions import num_logits
-from jaxrl.rollout.policy_map import PolicyGroup
+from jaxrl.rollout.grouping import PolicyGroup
 
 COPIES = 4  # of each parameter: itself, its gradient, Adam's two moments
 ROW = 5 * 4  # bytes of a row beside its observation: action, reward, value, log-probability, flags

@@ -32,7 +32,7 @@ from jaxrl.models.policy_spec import PolicySpec
 from jaxrl.ops.running_stats import RunningMeanStd
 from jaxrl.rollout.env_step import EnvBatch
 from jaxrl.rollout.episode_stats import no_episodes, report
-from jaxrl.rollout.policy_map import each_policy
+from jaxrl.rollout.grouping import each_policy
 
 
 class Drawn(struct.PyTreeNode):

@@ -182,7 +182,7 @@ class _PolicyRows:
         steps = Steps(
             obs=jax.tree.map(first, obs),
             inputs=PolicyInputs(agent_id=jax.tree.map(first, agent_ids)),
-            action=spec.from_env_action(actions),
+            action=spec.action_form.from_env(actions),
         )
         if self._gamma is not None:
             last = lambda leaf: leaf[count:]

@@ -18,8 +18,7 @@ from jaxrl.algorithms.base import Algorithm, Metrics, RunnerState
 from jaxrl.algorithms.config import AlgorithmConfig
 from jaxrl.algorithms.features import ReturnScaling, with_features
 from jaxrl.algorithms.opponents import Pool, PoolState, make_pool, pool_policy
-from jaxrl.core.batched_env import has_outside_state
-from jaxrl.core.env import lift
+from jaxrl.core.env import has_outside_state, lift
 from jaxrl.core.errors import UsageError
 from jaxrl.core.fast_prng import to_fast_key
 from jaxrl.core.outside_env import is_outside, refuse_outside
@@ -27,10 +26,11 @@ from jaxrl.core.spaces import Space
 from jaxrl.core.types import Key, PolicyId, PyTree
 from jaxrl.models.policy_spec import PolicySpec, PolicyWeights
 from jaxrl.ops.collectives import over_axis
-from jaxrl.rollout.env_step import RolloutSpec, draw_randomness, make_rollout_spec, reset_envs
+from jaxrl.rollout.env_step import RolloutSpec, draw_randomness, reset_envs
 from jaxrl.rollout.episode_stats import Window, no_episodes, report
+from jaxrl.rollout.first_step import make_rollout_spec
+from jaxrl.rollout.grouping import each_policy, group_policies
 from jaxrl.rollout.opponents import Opponents
-from jaxrl.rollout.policy_map import each_policy, group_policies
 from jaxrl.rollout.rollout import Rollout, play
 from jaxrl.rollout.steps import undeclared_waits
 

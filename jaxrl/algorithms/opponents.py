@@ -31,8 +31,8 @@ from jaxrl.models.policy_spec import PolicySpec, PolicyWeights, has_mask
 from jaxrl.ops.collectives import over_axis
 from jaxrl.ops.distributions import from_logits, num_logits
 from jaxrl.rollout.env_step import RolloutSpec
+from jaxrl.rollout.grouping import Grouping
 from jaxrl.rollout.opponents import Opponents, SelfPlay
-from jaxrl.rollout.policy_map import Grouping
 from jaxrl.rollout.rollout import Rollout
 
 LEAST_CHANCE = 0.01  # of a member that always loses, where one that always wins has 1.01

@@ -8,7 +8,7 @@ which any number of devices that divides `num_envs` can split.
 from typing import Any
 
 from jaxrl.algorithms.config import AlgorithmConfig
-from jaxrl.core.batched_env import has_outside_state
+from jaxrl.core.env import has_outside_state
 from jaxrl.core.errors import UsageError
 
 BLOCKS = (8, 4, 2, 1)

@@ -11,7 +11,7 @@ class AgentSteps(NamedTuple):
 
     # That they acted on; of a whole episode [T + 1, ...]. None where the step before reached them.
     obs: Any
-    action: Any  # as of `PolicySpec.as_sampled`
+    action: Any  # as of `ActionForm.as_sampled`
     reward: Any  # f32  those too that come while the agent waits
     active: Any  # bool  whether the agent acted
     terminated: Any  # bool

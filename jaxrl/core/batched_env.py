@@ -2,9 +2,8 @@
 
 Most environments are written for one copy, and `jax.vmap` steps E of them. A pool of simulators
 outside of JAX cannot be vmapped: it takes the actions of all its copies in one call. This interface
-is for those. `reset_all`, `step_all` and `restart_all` are what the rollout calls for either kind.
-For an environment that is not batched they are the same vmapped functions as ever, so that its
-programs and its numbers do not depend on this interface.
+is for those. `reset_all`, `step_all` and `restart_all` of `jaxrl.core.env` are what the rollout
+calls for either kind.
 """
 
 import functools
@@ -13,16 +12,7 @@ from typing import Self
 import jax
 import jax.numpy as jnp
 
-from jaxrl.core.env import (
-    Environment,
-    MultiAgentEnvironment,
-    RawStep,
-    raw_reset,
-    raw_step,
-    resolve_step,
-    restart,
-    strongly_typed,
-)
+from jaxrl.core.env import Environment, restart
 from jaxrl.core.fast_prng import with_fast_keys
 from jaxrl.core.types import Key, PyTree
 
@@ -91,60 +81,6 @@ class BatchedEnvironment(Environment):
             with_fast_keys(self.restart_batch, reset_key[None], ended, reached, params)
         )
         return obs, state, reward, terminated, truncated, info
-
-
-def is_batched(env) -> bool:
-    return hasattr(env, "step_batch")
-
-
-def has_outside_state(env) -> bool:
-    """Returns whether the environment's episodes are held outside the compiled program."""
-    return getattr(env, "state_outside", False)
-
-
-def reset_all(env: MultiAgentEnvironment, keys: Key, params: PyTree) -> tuple[PyTree, PyTree]:
-    """(obs, state) [E, ...] of new episodes, obs as `raw_reset` has it."""
-    if not is_batched(env):
-        return jax.vmap(lambda key: raw_reset(env, key, params))(keys)
-    obs, state = with_fast_keys(env.reset_batch, keys, params)
-    return _with_agent_axis(obs), strongly_typed(state)
-
-
-def step_all(
-    env: MultiAgentEnvironment, keys: Key, state: PyTree, action: PyTree, params: PyTree
-) -> RawStep:
-    """One step of E environments without a reset, [E, ...]."""
-    if not is_batched(env):
-        return jax.vmap(lambda key, state, action: raw_step(env, key, state, action, params))(
-            keys, state, action
-        )
-    action = _without_agent_axis(action)
-    stepped = with_fast_keys(env.step_batch, keys, state, action, params)
-    obs, state, reward, terminated, info = stepped
-    stepped = (*_with_agent_axis((obs, reward, terminated)), state, info)
-
-    def resolve(obs, reward, terminated, state, info):
-        return resolve_step(env, (obs, state, reward, terminated, info), None, params)
-
-    return jax.vmap(resolve)(*stepped)
-
-
-def restart_all(
-    env: MultiAgentEnvironment, keys: Key, raw: RawStep, params: PyTree
-) -> tuple[PyTree, PyTree]:
-    """(obs, state) [E, ...] that a batched environment goes on from after a step."""
-    reached = _without_agent_axis(raw.obs), raw.state
-    obs, state = with_fast_keys(env.restart_batch, keys, raw.episode_done, reached, params)
-    return _with_agent_axis(obs), strongly_typed(state)
-
-
-def _with_agent_axis(tree: PyTree) -> PyTree:
-    """[E, ...] as [E, 1, ...]."""
-    return jax.tree.map(lambda leaf: jnp.asarray(leaf)[:, None], tree)
-
-
-def _without_agent_axis(tree: PyTree) -> PyTree:
-    return jax.tree.map(lambda leaf: leaf[:, 0], tree)
 
 
 def _batch_of_one(tree: PyTree) -> PyTree:

@@ -12,7 +12,6 @@ from jaxrl.core.env import (
     MultiAgentEnvironment,
     agents_may_wait,
     is_stacked,
-    other_form,
     stack_agents,
     strongly_typed,
 )
@@ -32,7 +31,7 @@ from jaxrl.core.tasks import (
     with_task,
 )
 from jaxrl.core.trust import Kind, maker
-from jaxrl.core.types import Key, PyTree
+from jaxrl.core.types import Key, PyTree, other_form
 
 
 class EpisodeOutcome(NamedTuple):

@@ -355,6 +355,42 @@ def raw_reset(
     return obs, strongly_typed(state)
 
 
+def reset_all(env: MultiAgentEnvironment, keys: Key, params: PyTree) -> tuple[PyTree, PyTree]:
+    """(obs, state) [E, ...] of new episodes, obs as `raw_reset` has it."""
+    if not is_batched(env):
+        return jax.vmap(lambda key: raw_reset(env, key, params))(keys)
+    obs, state = with_fast_keys(env.reset_batch, keys, params)
+    return _with_agent_axis(obs), strongly_typed(state)
+
+
+def step_all(
+    env: MultiAgentEnvironment, keys: Key, state: PyTree, action: PyTree, params: PyTree
+) -> RawStep:
+    """One step of E environments without a reset, [E, ...]."""
+    if not is_batched(env):
+        return jax.vmap(lambda key, state, action: raw_step(env, key, state, action, params))(
+            keys, state, action
+        )
+    action = _without_agent_axis(action)
+    stepped = with_fast_keys(env.step_batch, keys, state, action, params)
+    obs, state, reward, terminated, info = stepped
+    stepped = (*_with_agent_axis((obs, reward, terminated)), state, info)
+
+    def resolve(obs, reward, terminated, state, info):
+        return resolve_step(env, (obs, state, reward, terminated, info), None, params)
+
+    return jax.vmap(resolve)(*stepped)
+
+
+def restart_all(
+    env: MultiAgentEnvironment, keys: Key, raw: RawStep, params: PyTree
+) -> tuple[PyTree, PyTree]:
+    """(obs, state) [E, ...] that a batched environment goes on from after a step."""
+    reached = _without_agent_axis(raw.obs), raw.state
+    obs, state = with_fast_keys(env.restart_batch, keys, raw.episode_done, reached, params)
+    return _with_agent_axis(obs), strongly_typed(state)
+
+
 def restart(ended: jax.Array, fresh: PyTree, reached: PyTree) -> PyTree:
     """Automatic reset: `fresh` where the episode ended (`ended`, bool[]), `reached` elsewhere."""
 
@@ -375,6 +411,16 @@ def is_stacked(env) -> bool:
 def remembers(env) -> bool:
     """Returns whether a new episode follows from the one before, as with a curriculum."""
     return hasattr(env, "reset_after")
+
+
+def is_batched(env) -> bool:
+    """Returns whether one call steps all its copies: `jaxrl.core.batched_env`."""
+    return hasattr(env, "step_batch")
+
+
+def has_outside_state(env) -> bool:
+    """Returns whether the environment's episodes are held outside the compiled program."""
+    return getattr(env, "state_outside", False)
 
 
 def agents_may_wait(env) -> bool:
@@ -420,30 +466,20 @@ def _one_agent(values: PyTree) -> PyTree:
     return jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], values)
 
 
+def _with_agent_axis(tree: PyTree) -> PyTree:
+    """[E, ...] as [E, 1, ...]."""
+    return jax.tree.map(lambda leaf: jnp.asarray(leaf)[:, None], tree)
+
+
+def _without_agent_axis(tree: PyTree) -> PyTree:
+    return jax.tree.map(lambda leaf: leaf[:, 0], tree)
+
+
 def strongly_typed(tree: PyTree) -> PyTree:
     """Python numbers as arrays of a fixed type, for a scan's carry and a program's arguments."""
     return jax.tree.map(
         lambda leaf: jax.lax.convert_element_type(leaf, jnp.asarray(leaf).dtype), tree
     )
-
-
-def other_form(before: PyTree, after: PyTree, what: str = "") -> str | None:
-    """The first difference of `after` from `before` in structure, shape or type; None if there is
-    none.
-
-    Args:
-        what: the name of both, which begins the path of a leaf.
-    """
-    structures = [jax.tree.structure(tree) for tree in (before, after)]
-    if structures[0] != structures[1]:
-        return f"{structures[0]!s:.80}, not {structures[1]!s:.80}"
-    for (path, old), new in zip(
-        jax.tree.leaves_with_path(before), jax.tree.leaves(after), strict=True
-    ):
-        if (old.shape, old.dtype) != (new.shape, new.dtype):
-            where = f"{what}{jax.tree_util.keystr(path)}"
-            return f"{where} is {old.dtype}{list(old.shape)}, not {new.dtype}{list(new.shape)}"
-    return None
 
 
 def _missing(env, method: str) -> NotImplementedError:

@@ -24,11 +24,11 @@ from jaxrl.core.env_contract import (
     check_stacked_types,
     check_types,
     examine,
-    plain,
     require,
     require_params,
 )
 from jaxrl.core.errors import UsageError, brief
+from jaxrl.core.fast_prng import keys_as_numbers
 from jaxrl.core.fields import count, takes
 from jaxrl.core.frozen import is_array
 from jaxrl.core.registry import make, of_library
@@ -207,7 +207,8 @@ def _faces_agree_on_step(
 def _is_alike(some: PyTree, others: PyTree) -> jax.Array:
     """bool[]: equal up to rounding; compiled programs may round differently."""
     close = lambda left, right: jnp.allclose(left, right, rtol=1e-5, equal_nan=True)
-    pairs = zip(jax.tree.leaves(plain(some)), jax.tree.leaves(plain(others)), strict=True)
+    leaves = (jax.tree.leaves(keys_as_numbers(tree)) for tree in (some, others))
+    pairs = zip(*leaves, strict=True)
     return jnp.all(jnp.stack([close(*pair) for pair in pairs]))
 
 

@@ -13,19 +13,22 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl.core.batched_env import has_outside_state, is_batched, reset_all, step_all
 from jaxrl.core.env import (
     Solo,
     agents_may_wait,
+    has_outside_state,
+    is_batched,
     is_multi_agent,
     is_stacked,
     lift,
     raw_reset,
     raw_step,
+    reset_all,
     stack_agents,
+    step_all,
 )
 from jaxrl.core.errors import UsageError, brief, reason_of
-from jaxrl.core.fast_prng import is_key
+from jaxrl.core.fast_prng import keys_as_numbers
 from jaxrl.core.program_spaces import mask_length
 from jaxrl.core.spaces import Space, tree_of
 from jaxrl.core.types import ALL, DEFAULT_AGENT, AgentId, Key, PyTree
@@ -93,15 +96,17 @@ class CheckedEnv(NamedTuple):
     def first_step(self, key: Key, params: PyTree) -> tuple:
         reset_key, act_key, step_key = jax.random.split(key, 3)
         obs, state = self.env.reset(reset_key, params)
-        return plain((obs, self.env.step(step_key, state, self.act(act_key), params)))
+        return keys_as_numbers((obs, self.env.step(step_key, state, self.act(act_key), params)))
 
     def raw_first_step(self, key: Key) -> tuple:
         """A first step as the training loop makes it, stacked where the environment is."""
         if is_multi_agent(self.env):
             obs, state = raw_reset(self.env, key, self.params)
-            return plain((obs, tuple(raw_step(self.env, key, state, self.act(key), self.params))))
+            return keys_as_numbers(
+                (obs, tuple(raw_step(self.env, key, state, self.act(key), self.params)))
+            )
         obs, state = self.env.reset_env(key, self.params)
-        return plain((obs, self.env.step_env(key, state, self.act(key), self.params)))
+        return keys_as_numbers((obs, self.env.step_env(key, state, self.act(key), self.params)))
 
     def first_steps_of_all(self, keys: Key) -> tuple:
         """First steps of a batched environment's copies, as the training loop makes them."""
@@ -109,7 +114,7 @@ class CheckedEnv(NamedTuple):
         obs, state = reset_all(env, keys, self.params)
         action = jax.vmap(self.action_spaces[DEFAULT_AGENT].sample)(keys)
         action = jax.tree.map(lambda leaf: leaf[:, None], action)  # of the one agent
-        return plain((obs, tuple(step_all(env, keys, state, action, self.params))))
+        return keys_as_numbers((obs, tuple(step_all(env, keys, state, action, self.params))))
 
 
 # ---- the object and its spaces
@@ -477,11 +482,6 @@ def trace(case: CheckedEnv, method: str, function: Callable, *args) -> PyTree:
     """The types of the call's result."""
     rule = f"{method} must trace with keys and params traced"
     return run(case, rule, lambda: jax.eval_shape(function, *args))
-
-
-def plain(tree: PyTree) -> PyTree:
-    """Random keys as their numbers, so that values can be compared."""
-    return jax.tree.map(lambda leaf: jax.random.key_data(leaf) if is_key(leaf) else leaf, tree)
 
 
 def describe(value: Any) -> str:

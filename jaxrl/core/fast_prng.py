@@ -27,6 +27,11 @@ def is_key(leaf: Any) -> bool:
     return dtype is not None and jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key)
 
 
+def keys_as_numbers(tree: PyTree) -> PyTree:
+    """A tree with random keys as their numbers, so that values can be compared."""
+    return jax.tree.map(lambda leaf: jax.random.key_data(leaf) if is_key(leaf) else leaf, tree)
+
+
 def to_fast_key(key: Key) -> Key:
     """The same keys [...], for faster draws; keys other than typed Threefry keys are unchanged.
 

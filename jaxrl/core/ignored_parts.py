@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from jaxrl.core.batched_env import is_batched
 from jaxrl.core.env import (
     Environment,
     MultiAgentEnvironment,
     Solo,
     StackedEnvironment,
+    is_batched,
     is_stacked,
     lift,
 )

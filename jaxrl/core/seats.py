@@ -11,10 +11,10 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from jaxrl.core.batched_env import is_batched
 from jaxrl.core.env import (
     StackedEnvironment,
     acting_agents,
+    is_batched,
     is_multi_agent,
     is_stacked,
     raw_reset,

@@ -14,11 +14,11 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from jaxrl.core.batched_env import is_batched
 from jaxrl.core.env import (
     Environment,
     MultiAgentEnvironment,
     StackedEnvironment,
+    is_batched,
     is_multi_agent,
     is_stacked,
 )

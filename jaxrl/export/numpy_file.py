@@ -23,7 +23,8 @@ from jaxrl.models.model import ActorCritic
 from jaxrl.models.observation_filter import ObservationFilter, scale_of
 from jaxrl.models.policy_spec import PolicySpec, without_mask
 from jaxrl.models.recurrent_network import RecurrentNetwork
-from jaxrl.ops.distributions import action_bounds, noise_size, num_logits
+from jaxrl.ops.distributions import noise_size, num_logits
+from jaxrl.ops.environment_actions import action_bounds
 from jaxrl.ops.running_stats import RunningMeanStd
 
 SECOND_FORMAT = 2  # what readers of the first one would misread

@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from flax import struct
 
 from jaxrl.core.errors import UsageError
@@ -15,14 +14,13 @@ from jaxrl.core.fields import field_values, without
 from jaxrl.core.ignored_parts import values_without
 from jaxrl.core.mask_parts import MASK
 from jaxrl.core.program_spaces import (
-    action_from_program,
-    action_to_program,
-    numbers_of,
+    is_action_of_program,
+    is_program,
     to_program,
     type_inside,
     unpacked,
 )
-from jaxrl.core.spaces import Box, Space, is_tree, tree_of
+from jaxrl.core.spaces import Space, is_tree
 from jaxrl.core.types import Key, PyTree
 from jaxrl.models.input_specs import (
     OBSERVATION,
@@ -35,13 +33,8 @@ from jaxrl.models.input_specs import (
 )
 from jaxrl.models.model import ActorCritic, Model, RecurrentModel, carried, has_memory
 from jaxrl.models.observation_filter import ObservationFilter, has_numbers
-from jaxrl.ops.distributions import (
-    Distribution,
-    environment_action,
-    num_log_stds,
-    policy_action,
-    sampling_noise,
-)
+from jaxrl.ops.distributions import Distribution, num_log_stds, sampling_noise
+from jaxrl.ops.environment_actions import ActionForm
 from jaxrl.ops.exploration import Behaviour, Explored
 from jaxrl.ops.running_stats import RunningMeanStd
 
@@ -72,6 +65,8 @@ class PolicyInputs(struct.PyTreeNode):
     critic: PyTree | None = None  # what a centralised critic sees, as `CriticSpec.space` has it
 
 
+# What a `PolicySpec` does without.
+DECISIONS = ("has_memory", "has_state", "is_masked", "acts_as_sampled", "reads_as_given")
 NOTHING_KEPT, NOTHING_TOLD = PolicyState(), PolicyInputs()
 
 
@@ -93,8 +88,8 @@ class PolicyOutput(NamedTuple):
 class PolicySpec:
     """The static part of a policy; hashable.
 
-    Its spaces are the environment's, and so is what enters (`read`, `from_env_action`) and what
-    leaves it (`to_env_action`). Inside, for the model and its distribution, integers count from 0
+    Its spaces are the environment's, and so is what enters (`read`) and what leaves it
+    (`to_env_action`). Inside, for the model and its distribution, integers count from 0
     and lie in a row, as `program_space` has them.
 
     model: reads `told.input_space(observation_space, action_space)`.
@@ -126,6 +121,11 @@ class PolicySpec:
     ignored: tuple[str, ...] = ()
 
     def __post_init__(self):
+        self._check_filter()
+        for decision in DECISIONS:
+            getattr(self, decision)  # now, so that a step asks nothing of spaces
+
+    def _check_filter(self) -> None:
         if self.observation_filter is None:
             return
         named = f"observation_filter={self.observation_filter!r} needs"
@@ -137,13 +137,37 @@ class PolicySpec:
                 f"sees {space}; observation_filter=None reads all as it is"
             )
 
-    def __getstate__(self) -> dict[str, Any]:
-        """The state for pickle: the fields, without what is derived from them."""
-        return field_values(self)
+    def __reduce__(self) -> tuple:
+        """The form for pickle: the fields, without what is derived from them."""
+        return type(self), tuple(field_values(self).values())
 
-    @property
+    @functools.cached_property
     def has_memory(self) -> bool:
+        """True if the model has a carry."""
         return has_memory(self.model)
+
+    @functools.cached_property
+    def has_state(self) -> bool:
+        """True if there is anything in a `PolicyState` of this policy."""
+        inputs_spec = self.inputs_spec
+        return self.has_memory or inputs_spec.prev_action or inputs_spec.prev_reward
+
+    @functools.cached_property
+    def is_masked(self) -> bool:
+        """True if the mask of the possible actions is a part of the observation."""
+        return has_mask(self.observation_space)
+
+    @functools.cached_property
+    def acts_as_sampled(self) -> bool:
+        """True if the environment takes the distribution's actions as they are."""
+        return not num_log_stds(self.action_space) and is_action_of_program(self.action_space)
+
+    @functools.cached_property
+    def reads_as_given(self) -> bool:
+        """True if the model reads the environment's observation as it is, and nothing beside it."""
+        is_changed = self.observation_filter is not None or self.normalize_images or self.is_masked
+        is_told_more = self.critic is not None or self.inputs_spec != InputsSpec()
+        return not (is_changed or is_told_more) and is_program(self.observation_space)
 
     @property
     def rewards_itself(self) -> bool:
@@ -192,6 +216,8 @@ class PolicySpec:
                 return None
             return with_rows(moments, observation_filter.numbers(obs))
 
+        if moments is None:
+            return None
         obs = self.observed(obs)
         if not isinstance(moments, ActorCritic):
             return updated(moments, self.filters.policy, obs)
@@ -206,6 +232,8 @@ class PolicySpec:
 
     def initial_state(self, batch_shape: tuple[int, ...]) -> PolicyState:
         """The policy's state at the start of an episode."""
+        if not self.has_state:
+            return NOTHING_KEPT
         return PolicyState(
             carry=self.model.initial_carry(batch_shape) if self.has_memory else None,
             prev_action=self.zero_action(batch_shape) if self.inputs_spec.prev_action else None,
@@ -233,6 +261,8 @@ class PolicySpec:
 
     def reset_where(self, begins: jax.Array, policy_state: PolicyState) -> PolicyState:
         """`policy_state` [...], with the state of a new episode where `begins`, bool[...]."""
+        if not self.has_state:
+            return policy_state
         return carried(begins, self.initial_state(begins.shape), policy_state)
 
     def inputs(
@@ -255,7 +285,7 @@ class PolicySpec:
 
     def observed(self, obs: PyTree, xp: Any = jnp) -> PyTree:
         """An observation for the model, of the environment's: without a part "action_mask"."""
-        if has_mask(self.observation_space):
+        if self.is_masked:
             rest = without(obs, {MASK})
             obs = one_or_all(rest)
         return to_program(without_mask(self.observation_space), obs, xp)
@@ -274,6 +304,8 @@ class PolicySpec:
         self, moments: RunningMeanStd | ActorCritic | None, obs: PyTree, inputs: PolicyInputs
     ) -> PyTree:
         """The model's input for observations `[..., *observation_space.shape]`."""
+        if self.reads_as_given:
+            return obs
         apart = isinstance(moments, ActorCritic)
         parts = {OBSERVATION: self.observed(obs)}
         filters = self.filters
@@ -313,7 +345,7 @@ class PolicySpec:
 
     def action_mask(self, obs: PyTree, inputs: PolicyInputs) -> jax.Array | None:
         """The possible actions, bool[..., A], from the observation or `inputs`; else None."""
-        if not has_mask(self.observation_space):
+        if not self.is_masked:
             return inputs.action_mask
         mask, axes = obs[MASK], len(self.observation_space[MASK].shape)
         return mask.reshape(*mask.shape[: mask.ndim - axes], -1).astype(bool)
@@ -417,66 +449,14 @@ class PolicySpec:
         return sampling_noise(self.action_space, key, shape, self.action_distribution)
 
     @functools.cached_property
-    def to_env_action(self) -> Callable[[PyTree], PyTree]:
-        """The function from the distribution's actions to the environment's.
+    def action_form(self) -> ActionForm:
+        """The forms of its actions: the distribution's, and the environment's."""
+        clipped = self.normalize_actions, self.clip_actions
+        return ActionForm(self.action_space, *clipped, self.action_distribution)
 
-        They are `[..., *action_space.shape]`, the distribution's of the program's space.
-        """
-        return lambda action: self._stretch(self.as_sampled(action))
-
-    @functools.cached_property
-    def _stretch(self) -> Callable[[PyTree], PyTree]:
-        convert = functools.partial(
-            environment_action,
-            normalize=self.normalize_actions,
-            clip=self.clip_actions,
-            kind=self.action_distribution,
-        )
-        return self._for_boxes(convert)
-
-    def _for_boxes(self, convert: Callable[[Box], Callable]) -> Callable[[PyTree], PyTree]:
-        """`convert(space)` of the numbers of each Box; what else there is stays as it is."""
-        choose = lambda part: convert(part) if num_log_stds(part) else lambda action: action
-        converts = jax.tree.map(choose, tree_of(self.action_space))
-        return lambda action: jax.tree.map(lambda call, leaf: call(leaf), converts, action)
-
-    def as_sampled(self, action: PyTree) -> PyTree:
-        """The distribution's actions as the environment's, but a Box's numbers not stretched."""
-        return action_from_program(self.action_space, action, jnp)
-
-    def spread(self, distribution: Distribution) -> tuple[jax.Array, ...] | None:
-        """(mean - std, mean, mean + std) of a Box's numbers, as the environment has them.
-
-        Of an action in parts those of all Boxes in a row, f32[..., d]. None: there are no numbers.
-        """
-        if not num_log_stds(self.action_space):
-            return None
-        if not is_tree(self.action_space):
-            return tuple(map(self.to_env_action, distribution.spread()))
-        rows = map(self.to_env_action, distribution.spread_rows())
-        return tuple(numbers_of(self.action_space, row) for row in rows)
-
-    def recorded(self, action: PyTree) -> tuple[PyTree, PyTree | None]:
-        """The action as episodes record it: (`as_sampled`, `to_env_action` where that differs)."""
-        sampled = self.as_sampled(action)
-        stretched = self._stretch(sampled)
-        leaves = zip(jax.tree.leaves(sampled), jax.tree.leaves(stretched), strict=True)
-        return sampled, None if all(left is right for left, right in leaves) else stretched
-
-    def from_env_action(self, action: PyTree, xp: Any = np) -> PyTree:
-        """The distribution's actions for the environment's `[..., *action_space.shape]`.
-
-        Args:
-            xp: `numpy`, or `jax.numpy` inside a compiled program.
-        """
-        convert = functools.partial(
-            policy_action,
-            normalize=self.normalize_actions,
-            clip=self.clip_actions,
-            kind=self.action_distribution,
-            xp=xp,
-        )
-        return action_to_program(self.action_space, self._for_boxes(convert)(action), xp)
+    def to_env_action(self, action: PyTree) -> PyTree:
+        """The distribution's actions as the environment's, `[..., *action_space.shape]`."""
+        return action if self.acts_as_sampled else self.action_form.to_env(action)
 
 
 def _masked(distribution: Distribution, action_mask: jax.Array | None) -> Distribution:

@@ -1,24 +1,18 @@
-"""Action distributions for every action space, and the conversion to the environment's actions.
+"""Action distributions for every action space.
 
 Batch axes come first; methods reduce only the last axis, or the axes of the action.
 """
 
-from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import Protocol
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from jaxrl.core.errors import UsageError, brief
+from jaxrl.core.errors import UsageError
 from jaxrl.core.fast_prng import is_key, to_fast_key
-from jaxrl.core.program_spaces import (
-    action_from_program,
-    action_space_inside,
-    action_to_program,
-    countable,
-)
+from jaxrl.core.program_spaces import action_space_inside
 from jaxrl.core.spaces import (
     Box,
     Dict,
@@ -26,11 +20,10 @@ from jaxrl.core.spaces import (
     MultiDiscrete,
     Space,
     Tuple,
-    beyond,
     is_tree,
     tree_of,
 )
-from jaxrl.core.types import Key, PyTree
+from jaxrl.core.types import Key
 from jaxrl.ops.continuous import (
     DiagGaussian,
     SquashedGaussian,
@@ -42,7 +35,6 @@ from jaxrl.ops.joint import Joint
 
 MAX_LOG_STD = 20.0  # either way; RLlib's log_std_clip_param
 INFINITE = 1e30  # bounds from here on are none: high - low would overflow f32
-BOUND_MARGIN = 1e-3  # distance from a bound of actions that tanh is to reach: 3.8 = atanh(0.999)
 ACTION_DISTRIBUTIONS = ("gaussian", "beta", "squashed_gaussian")  # of a Box's actions
 
 
@@ -165,55 +157,6 @@ class MultiCategorical(struct.PyTreeNode):
     def kl(self, other: "MultiCategorical") -> jax.Array:
         pairs = zip(self.parts(), other.parts(), strict=True)
         return sum(part.kl(other_part) for part, other_part in pairs)
-
-
-class InEnvironment(struct.PyTreeNode):
-    """A distribution over the environment's own integers, of one over the program's.
-
-    Those count from 0 and lie in a row, as do all parts of a Dict or Tuple. A Box's numbers are the
-    same in both.
-    """
-
-    inside: Distribution
-    action_space: Space = struct.field(pytree_node=False)
-
-    def noise(self, key: Key) -> jax.Array:
-        return self.inside.noise(key)
-
-    def sample(self, noise: jax.Array | Key) -> PyTree:
-        return action_from_program(self.action_space, self.inside.sample(noise), jnp)
-
-    def mode(self) -> PyTree:
-        return action_from_program(self.action_space, self.inside.mode(), jnp)
-
-    def log_prob(self, action: PyTree) -> jax.Array:
-        """The log-probability of an action of the environment.
-
-        Raises:
-            UsageError: integers that the space does not have; where they are traced, they count as
-                any others do.
-        """
-        _refuse_others(self.action_space, action)
-        return self.inside.log_prob(action_to_program(self.action_space, action, jnp))
-
-    def entropy(self) -> jax.Array:
-        return self.inside.entropy()
-
-    def kl(self, other: "InEnvironment") -> jax.Array:
-        return self.inside.kl(other.inside)
-
-    def masked(self, mask: jax.Array) -> "InEnvironment":
-        return self.replace(inside=self.inside.masked(mask))
-
-    def probabilities(self) -> jax.Array:
-        return self.inside.probabilities()
-
-    def possible(self) -> jax.Array:
-        return self.inside.possible()
-
-    @property
-    def logits(self) -> jax.Array:
-        return self.inside.logits
 
 
 def dist_inputs(distribution: Distribution) -> jax.Array:
@@ -343,99 +286,7 @@ def noise_size(space: Space, kind: str = "gaussian") -> int:
     return beta_noise_size(inside.size) if kind == "beta" else inside.size
 
 
-class ActionBounds(NamedTuple):
-    """The bounds of a Box's actions, by element; a bound beyond 1e30 counts as infinite."""
-
-    low: np.ndarray  # f32[*shape]
-    high: np.ndarray
-    stretched: np.ndarray  # bool[*shape]  whether [-1, 1] of the policy is [low, high]
-    are_kept: bool  # whether actions are clipped to the finite bounds
-
-    @property
-    def half_width(self) -> np.ndarray:
-        """f32[*shape], 0 where [-1, 1] is not stretched."""
-        low, high = (np.where(self.stretched, bound, 0.0) for bound in (self.low, self.high))
-        return np.float32(0.5) * (high - low)
-
-
-def action_bounds(
-    space: Box, *, normalize: bool, clip: bool, kind: str = "gaussian"
-) -> ActionBounds:
-    """The bounds that `environment_action` applies under these settings, as arrays."""
-    low, high = _bounds(space)
-    normalize = normalize or kind != "gaussian"
-    both = (np.abs(low) < INFINITE) & (np.abs(high) < INFINITE)
-    has_any = np.any((np.abs(low) < INFINITE) | (np.abs(high) < INFINITE))
-    return ActionBounds(low, high, both & normalize, bool(has_any and (normalize or clip)))
-
-
-def environment_action(
-    action_space: Space, *, normalize: bool, clip: bool, kind: str = "gaussian"
-) -> Callable[[jax.Array], jax.Array]:
-    """The function from a policy's action `[..., *shape]` to the environment's.
-
-    Only actions of a Box are changed, each element by its own bounds.
-
-    Args:
-        normalize: stretches [-1, 1] to [low, high] where both are finite, and clips to every finite
-            bound. Has priority over `clip`, as in RLlib.
-        clip: to every finite bound.
-        kind: the distribution; "beta" and "squashed_gaussian" always fill [low, high]. The latter
-            is squashed here.
-    """
-    if not isinstance(action_space, Box):
-        return lambda action: action
-    bounds = action_bounds(action_space, normalize=normalize, clip=clip, kind=kind)
-
-    def convert(action):
-        axes = tuple(range(action.ndim - bounds.low.ndim))
-        wide = lambda bound: np.expand_dims(bound, axes)
-        least, most = wide(bounds.low), wide(bounds.high)
-        action = jnp.tanh(action) if kind == "squashed_gaussian" else action
-        if bounds.stretched.any():
-            stretched = least + (action + 1.0) * wide(bounds.half_width)
-            is_all = bounds.stretched.all()
-            action = stretched if is_all else jnp.where(wide(bounds.stretched), stretched, action)
-        if bounds.are_kept:
-            action = jnp.clip(action, least, most)
-        return action.astype(jax.dtypes.canonicalize_dtype(action_space.dtype))
-
-    return convert
-
-
-def policy_action(
-    action_space: Space, *, normalize: bool, clip: bool, kind: str = "gaussian", xp: Any = np
-) -> Callable[[Any], Any]:
-    """The function from the environment's actions back to a policy's; see `environment_action`.
-
-    Of actions at a bound that the policy reaches only in the limit, or that were clipped there, the
-    nearest that it can take.
-
-    Args:
-        xp: the library of the arrays, `numpy` or `jax.numpy`.
-    """
-    if not isinstance(action_space, Box):
-        return lambda action: action
-    bounds = action_bounds(action_space, normalize=normalize, clip=clip, kind=kind)
-    low, high = bounds.low, bounds.high
-
-    def convert(action):
-        action = xp.asarray(action, np.float32)
-        sampled = xp.clip(action, low, high) if bounds.are_kept else action
-        if bounds.stretched.any():
-            start = np.where(bounds.stretched, low, 0.0)
-            width = np.where(bounds.half_width > 0, 2.0 * bounds.half_width, 1.0)
-            inside = xp.clip(2.0 * (action - start) / width - 1.0, -1.0, 1.0)
-            sampled = xp.where(bounds.stretched, inside, sampled)
-        if kind == "squashed_gaussian":
-            inside = 1.0 - BOUND_MARGIN
-            sampled = xp.arctanh(xp.clip(sampled, -inside, inside))
-        return xp.float32(sampled)
-
-    return convert
-
-
-def _bounds(space: Box) -> tuple[np.ndarray, np.ndarray]:
+def bounds_of(space: Box) -> tuple[np.ndarray, np.ndarray]:
     """(low, high), f32[*shape]."""
     low = np.broadcast_to(np.float32(space.low), space.shape)
     return low, np.broadcast_to(np.float32(space.high), space.shape)
@@ -443,24 +294,12 @@ def _bounds(space: Box) -> tuple[np.ndarray, np.ndarray]:
 
 def has_bounds(space: Box) -> bool:
     """Returns whether all bounds are finite."""
-    return bool(np.all(np.abs(_bounds(space)) < INFINITE))
+    return bool(np.all(np.abs(bounds_of(space)) < INFINITE))
 
 
 def _impossible(logits: jax.Array) -> float:
     """The logit of a masked action: its softmax is 0, and it is finite after a subtraction."""
     return 0.5 * float(jnp.finfo(logits.dtype).min)
-
-
-def _refuse_others(space: Space, action: PyTree) -> None:
-    """Refuses integers that a space does not have, of which a distribution gives no probability."""
-    leaves, structure = jax.tree.flatten(action)
-    if structure != jax.tree.structure(tree_of(space)):
-        raise UsageError(f"log_prob takes actions of {space}, not {brief(action)}")
-    for part, leaf in zip(jax.tree.leaves(tree_of(countable(space))), leaves, strict=True):
-        if isinstance(part, Box) or isinstance(leaf, jax.core.Tracer):
-            continue
-        if np.any(beyond(part, np.asarray(leaf)) | (np.asarray(leaf) % 1 != 0)):
-            raise UsageError(f"log_prob takes actions of {part}, not {brief(np.asarray(leaf))}")
 
 
 def _one_hot(action: jax.Array, num_categories: int) -> jax.Array:

@@ -179,7 +179,8 @@ class EpisodeLanes:
             sampled = outputs.get(POLICY_ACTIONS, actions)
             sampled = checked(sampled_space(space), sampled, f"{what} {POLICY_ACTIONS}")
             return action_to_program(space, sampled)
-        return policy_spec.from_env_action(checked(countable(space), actions, f"{what} actions"))
+        actions = checked(countable(space), actions, f"{what} actions")
+        return policy_spec.action_form.from_env(actions)
 
     def _width(self, policy_spec: PolicySpec) -> int:
         return num_logits(policy_spec.action_space, policy_spec.action_distribution)

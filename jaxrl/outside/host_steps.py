@@ -17,7 +17,7 @@ from jaxrl.rollout.env_step import (
     choose_actions,
     reset_envs,
 )
-from jaxrl.rollout.policy_map import Grouping
+from jaxrl.rollout.grouping import Grouping
 
 
 def first_envs(

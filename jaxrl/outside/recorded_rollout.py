@@ -13,7 +13,7 @@ from jaxrl.ops.control_flow import cond_any
 from jaxrl.ops.distributions import Distribution
 from jaxrl.rollout.env_step import RolloutSpec
 from jaxrl.rollout.episode_stats import EpisodeStats
-from jaxrl.rollout.policy_map import PolicyGroup, each_policy
+from jaxrl.rollout.grouping import PolicyGroup, each_policy
 from jaxrl.rollout.rollout import Rollout, agent_steps_of
 from jaxrl.rollout.steps import Steps, Trajectory
 

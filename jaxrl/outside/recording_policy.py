@@ -62,7 +62,7 @@ def _decide(
     env_steps = env_steps if explore else None
     output = policy_spec.act(weights, *inputs, noise=noise, env_steps=env_steps)
     outputs, after = model_outputs(output, None), policy_spec.next_state(output)
-    sampled, env_action = policy_spec.recorded(output.action)
+    sampled, env_action = policy_spec.action_form.recorded(output.action)
     if env_action is None:
         return sampled, outputs, after
     outputs[POLICY_ACTIONS] = sampled

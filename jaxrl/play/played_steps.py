@@ -31,7 +31,7 @@ def played_steps(
     for policy_spec, output, reached, *rest in zip(
         spec.policy_specs, outputs, *by_group, strict=True
     ):
-        sampled, env_action = policy_spec.recorded(output.action)
+        sampled, env_action = policy_spec.action_form.recorded(output.action)
         named_outputs = model_outputs(output, env_action)
         if to_look_at:
             named_outputs |= distribution_shown(policy_spec, output)
@@ -46,7 +46,7 @@ def distribution_shown(policy_spec: PolicySpec, output: PolicyOutput) -> dict[st
     shown = {}
     if mask_length(policy_spec.action_space):
         shown[PROBABILITIES] = output.distribution.probabilities()
-    spread = policy_spec.spread(output.distribution)
+    spread = policy_spec.action_form.spread(output.distribution)
     if spread is not None:
         shown[SPREAD] = jnp.stack(spread, axis=3)
     return shown

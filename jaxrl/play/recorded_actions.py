@@ -28,7 +28,7 @@ from jaxrl.play.whole_episodes import (
     step_chance,
 )
 from jaxrl.rollout.env_step import EnvBatch, RolloutSpec, StepRandomness, draw_randomness
-from jaxrl.rollout.policy_map import Grouping, PolicyGroup
+from jaxrl.rollout.grouping import Grouping, PolicyGroup
 from jaxrl.rollout.recorded_steps import DIST_INPUTS, ENV_ACTIONS, RecordedSteps
 from jaxrl.run.devices.mesh import on_host
 

@@ -20,7 +20,7 @@ from jaxrl.play.play_limit import PlayLimit
 from jaxrl.play.played_steps import PROBABILITIES, SPREAD
 from jaxrl.play.whole_episodes import PlayedBatch
 from jaxrl.rollout.env_step import RolloutSpec
-from jaxrl.rollout.policy_map import Grouping
+from jaxrl.rollout.grouping import Grouping
 from jaxrl.rollout.recorded_steps import ENV_ACTIONS
 
 MAX_SHOWN_STEPS = 2000  # of an episode, unless another number is asked for

@@ -10,8 +10,7 @@ import jax
 import numpy as np
 
 from jaxrl.core.agent_steps import AgentSteps
-from jaxrl.core.batched_env import has_outside_state
-from jaxrl.core.env import MultiAgentEnvironment, lift, strongly_typed
+from jaxrl.core.env import MultiAgentEnvironment, has_outside_state, lift, strongly_typed
 from jaxrl.core.errors import UsageError, brief, unknown_name
 from jaxrl.core.registry import make_with
 from jaxrl.core.types import AgentId, PyTree

@@ -7,16 +7,20 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from jaxrl.core.batched_env import has_outside_state, is_batched, reset_all, restart_all, step_all
 from jaxrl.core.env import (
     MultiAgentEnvironment,
     RawStep,
     agents_may_wait,
+    has_outside_state,
+    is_batched,
     lift,
     raw_action_mask,
     raw_reset,
     remembers,
+    reset_all,
     restart,
+    restart_all,
+    step_all,
 )
 from jaxrl.core.fast_prng import to_fast_key, to_standard_key
 from jaxrl.core.types import Key, PyTree
@@ -24,8 +28,7 @@ from jaxrl.models.policy_spec import PolicyInputs, PolicyOutput, PolicySpec, Pol
 from jaxrl.ops.control_flow import cond_any
 from jaxrl.rollout.episode_stats import EpisodeStats, advance, no_episodes
 from jaxrl.rollout.feature import After, Begin, Feature, Played
-from jaxrl.rollout.first_step import check_masks, info_of_a_step, is_always_active
-from jaxrl.rollout.policy_map import Grouping, each_policy
+from jaxrl.rollout.grouping import Grouping, each_policy
 
 RESETS_AT_ONCE = 8
 
@@ -122,21 +125,6 @@ class StepRandomness(NamedTuple):
     def reset(self) -> tuple[Key, jax.Array]:
         """The keys and the step by which `auto_reset` resets."""
         return self.reset_key, self.step
-
-
-def make_rollout_spec(
-    env: MultiAgentEnvironment,
-    params: PyTree,
-    grouping: Grouping,
-    policy_specs: tuple[PolicySpec, ...],
-) -> RolloutSpec:
-    """The specification without features, found without computing anything."""
-    info = info_of_a_step(env, params)
-    check_masks(env, grouping, params)
-    metrics = tuple(info.get("metrics", {}))
-    return RolloutSpec(
-        env, grouping, policy_specs, metrics, always_active=is_always_active(env, info)
-    )
 
 
 def reset_envs(

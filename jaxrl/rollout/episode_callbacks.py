@@ -9,20 +9,13 @@ from typing import Any, Self
 import jax
 import jax.numpy as jnp
 
-from jaxrl.core.env import (
-    MultiAgentEnvironment,
-    RawStep,
-    other_form,
-    restart,
-    split_agents,
-    strongly_typed,
-)
+from jaxrl.core.env import MultiAgentEnvironment, RawStep, restart, split_agents, strongly_typed
 from jaxrl.core.errors import UsageError, brief, reason_of, unknown_name
 from jaxrl.core.fields import FLOAT32
 from jaxrl.core.frozen import is_array
 from jaxrl.core.tasks import without_task
 from jaxrl.core.trust import Kind, maker
-from jaxrl.core.types import AgentId, PolicyId, PyTree
+from jaxrl.core.types import AgentId, PolicyId, PyTree, other_form
 from jaxrl.rollout.env_step import EnvBatch, RolloutSpec, episodes_after, to_env_actions
 from jaxrl.rollout.episode_stats import EpisodeStats, no_episodes
 from jaxrl.rollout.feature import After, Begin, Feature, Played

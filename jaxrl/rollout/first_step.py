@@ -1,4 +1,4 @@
-"""A first step of an environment, traced for what it returns; nothing is computed."""
+"""A first step of an environment, traced for what it returns, and the `RolloutSpec` made of it."""
 
 import jax
 import numpy as np
@@ -16,7 +16,24 @@ from jaxrl.core.env import (
 from jaxrl.core.errors import UsageError
 from jaxrl.core.program_spaces import mask_length
 from jaxrl.core.types import Key, PyTree
-from jaxrl.rollout.policy_map import Grouping
+from jaxrl.models.policy_spec import PolicySpec
+from jaxrl.rollout.env_step import RolloutSpec
+from jaxrl.rollout.grouping import Grouping
+
+
+def make_rollout_spec(
+    env: MultiAgentEnvironment,
+    params: PyTree,
+    grouping: Grouping,
+    policy_specs: tuple[PolicySpec, ...],
+) -> RolloutSpec:
+    """The specification without features, found without computing anything."""
+    info = info_of_a_step(env, params)
+    check_masks(env, grouping, params)
+    metrics = tuple(info.get("metrics", {}))
+    return RolloutSpec(
+        env, grouping, policy_specs, metrics, always_active=is_always_active(env, info)
+    )
 
 
 def info_of_a_step(env: MultiAgentEnvironment, params: PyTree) -> dict:

@@ -18,7 +18,7 @@ from jaxrl.core.fast_prng import to_fast_key, to_standard_key
 from jaxrl.core.types import Key, PyTree
 from jaxrl.models.policy_spec import PolicyOutput, PolicySpec, PolicyWeights
 from jaxrl.rollout.feature import After, Begin, Feature, Played
-from jaxrl.rollout.policy_map import each_policy
+from jaxrl.rollout.grouping import each_policy
 
 DRAW = 0x6F70706F  # folded into a reset's key, of which the environment's own draws come
 ACT = 0x61637473  # folded into a step's key, for functions that draw their actions
@@ -99,7 +99,8 @@ class SelfPlay(Feature):
         for number, act in enumerate(weights.scripted, start=first):
 
             def decide(*arguments, act=act):
-                return policy_spec.from_env_action(jax.tree.map(jnp.asarray, act(*arguments)), jnp)
+                chosen = jax.tree.map(jnp.asarray, act(*arguments))
+                return policy_spec.action_form.from_env(chosen, jnp)
 
             keys_of_agents = _keys_of_agents(keys, action.shape[2])
             by_function = jax.vmap(jax.vmap(decide))(obs, keys_of_agents, mask)[None]

@@ -55,7 +55,7 @@ def recorded_part(
     """
     found = []
     for policy_spec, group, next_obs in zip(spec.policy_specs, steps, reached, strict=True):
-        _, env_action = policy_spec.recorded(group.action)
+        _, env_action = policy_spec.action_form.recorded(group.action)
         found.append(Steps(next_obs=next_obs, env_action=env_action))
     return jax.tree.map(lambda leaf: leaf[:, : spec.num_recorded], tuple(found))
 
@@ -75,7 +75,7 @@ def recorded_steps(
         groups.append(
             AgentSteps(
                 obs=group.obs,
-                action=policy_spec.as_sampled(group.action),
+                action=policy_spec.action_form.as_sampled(group.action),
                 reward=group.reward,
                 active=group.active,
                 terminated=group.terminated,

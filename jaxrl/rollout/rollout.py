@@ -27,7 +27,7 @@ from jaxrl.rollout.env_step import (
 )
 from jaxrl.rollout.episode_stats import EpisodeStats
 from jaxrl.rollout.feature import After, Played
-from jaxrl.rollout.policy_map import Grouping, each_policy
+from jaxrl.rollout.grouping import Grouping, each_policy
 from jaxrl.rollout.recorded_steps import RecordedSteps, recorded_part, recorded_steps
 from jaxrl.rollout.steps import Steps, Trajectory
 

@@ -18,7 +18,7 @@ import numpy as np
 from jaxrl.algorithms.base import Algorithm, RunnerState
 from jaxrl.core.types import PyTree
 from jaxrl.rollout.episode_callbacks import EpisodeStep, TracedCallbacks
-from jaxrl.rollout.policy_map import Grouping
+from jaxrl.rollout.grouping import Grouping
 from jaxrl.rollout.rollout import Rollout
 from jaxrl.run.health import LARGE
 

@@ -10,7 +10,7 @@ import numpy as np
 from jaxrl.algorithms.base import Diagnostics, RunnerState, no_diagnostics
 from jaxrl.core.spaces import Box, Space, beyond, parts_of
 from jaxrl.core.types import PyTree
-from jaxrl.rollout.policy_map import Grouping
+from jaxrl.rollout.grouping import Grouping
 from jaxrl.rollout.steps import UNDECLARED_WAITS
 from jaxrl.run.results import Result, flatten, lookup
 

@@ -22,7 +22,7 @@ from jaxrl.core.tasks import TASK
 from jaxrl.core.types import AgentId, PolicyId, PyTree
 from jaxrl.models.model import num_parameters
 from jaxrl.rollout.episode_stats import EpisodeStats, Histogram, Spread, Summary, Window
-from jaxrl.rollout.policy_map import Grouping
+from jaxrl.rollout.grouping import Grouping
 
 Result = dict[str, Any]
 ITERATIONS = "training_iteration"

@@ -127,7 +127,7 @@ def _act(
     inputs = policy_spec.inputs(state, mask, agent_id)
     noise = policy_spec.noise(jax.random.fold_in(*draw), explore.shape)
     output = policy_spec.act(weights, obs, state, inputs, noise=noise, is_drawn=explore)
-    sampled, env_action = policy_spec.recorded(output.action)
+    sampled, env_action = policy_spec.action_form.recorded(output.action)
     action, drawn = (sampled, None) if env_action is None else (env_action, sampled)
     return action, drawn, output.log_prob, policy_spec.next_state(output)
 

@@ -294,7 +294,7 @@ class Session:
                 raise Refused("a policy with memory has to choose every action: use get_action")
             spec, name = batched.policy_spec, batched.policy.name
             action = read_action(spec.action_space, value, name)
-            sampled, env_action = spec.recorded(spec.from_env_action(action))
+            sampled, env_action = spec.action_form.recorded(spec.action_form.from_env(action))
             sampled = None if env_action is None else jax.device_get(sampled)
             if episode.record is not None and not abs(log_probs.get(agent, np.inf)) < 1e30:
                 raise Refused(f"log_prob of agent {agent!r} must be a finite number")

@@ -11,7 +11,7 @@ from jaxrl.algorithms.opponents import Pool, Scores
 from jaxrl.core.errors import UsageError, unknown_result
 from jaxrl.core.tasks import TASK
 from jaxrl.rollout.episode_stats import Spread, Summary
-from jaxrl.rollout.policy_map import Grouping
+from jaxrl.rollout.grouping import Grouping
 
 Reader = Callable[[Metrics], jax.Array]
 EpisodeReader = Callable[[Summary], jax.Array]

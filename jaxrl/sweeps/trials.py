@@ -12,8 +12,7 @@ import numpy as np
 
 from jaxrl.algorithms.base import Algorithm, Metrics, RunnerState
 from jaxrl.algorithms.memory_estimate import check_sizes
-from jaxrl.core.batched_env import has_outside_state
-from jaxrl.core.env import MultiAgentEnvironment, strongly_typed
+from jaxrl.core.env import MultiAgentEnvironment, has_outside_state, strongly_typed
 from jaxrl.core.errors import UsageError, brief
 from jaxrl.core.types import PyTree
 from jaxrl.rollout.rollout import Rollout

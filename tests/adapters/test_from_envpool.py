@@ -14,8 +14,7 @@ import envpool
 from jaxrl import PPOConfig, Trainer, make_train, replay_episode, sweep
 from jaxrl.adapters.from_envpool import EnvPool, constructor
 from jaxrl.algorithms.sharding import check_devices, devices_worth_using
-from jaxrl.core.batched_env import reset_all, restart_all, step_all
-from jaxrl.core.env import lift
+from jaxrl.core.env import lift, reset_all, restart_all, step_all
 from jaxrl.core.errors import UsageError
 from jaxrl.core.registry import make
 from jaxrl.core.spaces import Box, Dict, Discrete

@@ -14,7 +14,7 @@ from jaxrl import BCConfig, MARWILConfig, Trainer, UsageError, load_policy
 from jaxrl.algorithms.offline_data import checked
 from jaxrl.core.spaces import Box, Dict, Discrete
 from jaxrl.episodes import EpisodeWriter, MultiAgentEpisode, SingleAgentEpisode
-from jaxrl.ops.distributions import environment_action, policy_action
+from jaxrl.ops.environment_actions import environment_action, policy_action
 from tests.probes import Joining, Leavers, TicTacToe, Twins
 
 pytest.importorskip("pyarrow")

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from jaxrl.core.errors import UsageError
 from jaxrl.core.spaces import Box, Discrete, MultiDiscrete
 from jaxrl.ops.continuous import Beta, DiagGaussian, SquashedGaussian, beta_of, digamma, log_gamma
-from jaxrl.ops.distributions import environment_action, from_logits, num_logits, sampling_noise
+from jaxrl.ops.distributions import from_logits, num_logits, sampling_noise
+from jaxrl.ops.environment_actions import environment_action
 
 KEY = jax.random.key(0)
 KINDS = ("gaussian", "beta", "squashed_gaussian")

@@ -17,12 +17,11 @@ from jaxrl.ops.distributions import (
     Categorical,
     DiagGaussian,
     MultiCategorical,
-    environment_action,
     from_logits,
     num_logits,
-    policy_action,
     sampling_noise,
 )
+from jaxrl.ops.environment_actions import environment_action, policy_action
 
 NVEC = (2, 3)
 KEY = jax.random.key(0)

@@ -15,7 +15,6 @@ from jaxrl.core.program_spaces import (
 )
 from jaxrl.core.spaces import Box, Dict, Discrete, MultiDiscrete, Tuple
 from jaxrl.ops.distributions import (
-    InEnvironment,
     dist_inputs,
     from_logits,
     num_log_stds,
@@ -23,6 +22,7 @@ from jaxrl.ops.distributions import (
     sampling_noise,
     with_log_stds,
 )
+from jaxrl.ops.environment_actions import InEnvironment
 from jaxrl.ops.exploration import EpsilonGreedy, GaussianNoise, Random
 from tests.messages import refused_by
 

@@ -7,7 +7,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl.algorithms.on_policy import rollout_keys
-from jaxrl.core.batched_env import step_all
 from jaxrl.core.env import (
     acting_agents,
     agents_may_wait,
@@ -15,6 +14,7 @@ from jaxrl.core.env import (
     lift,
     raw_action_mask,
     split_agents,
+    step_all,
 )
 from jaxrl.core.outside_env import OutsideSteps, outside_environment
 from jaxrl.outside.workers.vector import FirstObs, VectorSpec

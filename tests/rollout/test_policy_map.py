@@ -10,7 +10,8 @@ import pytest
 from jaxrl.core.env import MultiAgentEnvironment, StackedEnvironment
 from jaxrl.core.errors import UsageError
 from jaxrl.core.spaces import Box, Discrete
-from jaxrl.rollout.policy_map import group_policies, resolve_policies
+from jaxrl.rollout.grouping import group_policies
+from jaxrl.rollout.policy_map import resolve_policies
 
 AGENTS = ("red_1", "red_2", "red_3", "blue_1", "blue_2")
 SMALL, LARGE = (Discrete(4), Discrete(2)), (Box(-1.0, 1.0, (3,)), Discrete(2))

@@ -14,8 +14,10 @@ from jaxrl.core.env import MultiAgentEnvironment, StackedEnvironment, raw_reset,
 from jaxrl.core.spaces import Box, Discrete
 from jaxrl.models.policy_spec import PolicySpec, PolicyWeights
 from jaxrl.ops.distributions import Categorical
-from jaxrl.rollout.env_step import auto_reset, draw_randomness, make_rollout_spec, reset_envs
-from jaxrl.rollout.policy_map import group_policies, resolve_policies
+from jaxrl.rollout.env_step import auto_reset, draw_randomness, reset_envs
+from jaxrl.rollout.first_step import make_rollout_spec
+from jaxrl.rollout.grouping import group_policies
+from jaxrl.rollout.policy_map import resolve_policies
 from jaxrl.rollout.rollout import play
 
 KEY = jax.random.key(0)

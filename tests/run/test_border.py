@@ -75,7 +75,7 @@ def test_a_policy_takes_and_gives_the_environments_own_values(observations, acti
     spec, likeliest = policy.policy_spec, policy.act(obs)
     for chosen in (likeliest, policy.act(obs, explore=True)):
         assert contains(acting, chosen)
-        back = spec.to_env_action(spec.from_env_action(chosen))
+        back = spec.to_env_action(spec.action_form.from_env(chosen))
         assert is_equal(acting, back, chosen, atol=1e-5)
     assert is_equal(acting, policy.act(rows(obs, 0)), rows(likeliest, 0), atol=1e-5)
     distribution = policy.distribution(obs)

@@ -16,7 +16,8 @@ from jaxrl.core.spaces import Box, Space, is_tree, parts_of, tree_of
 from jaxrl.models.cnn import is_image, layout_of
 from jaxrl.models.model import num_parameters
 from jaxrl.models.policy_spec import PolicySpec
-from jaxrl.ops.distributions import action_bounds, num_log_stds
+from jaxrl.ops.distributions import num_log_stds
+from jaxrl.ops.environment_actions import action_bounds
 from jaxrl.ops.minibatch import num_minibatches
 from jaxrl.rollout.critic_inputs import ALL_AGENTS, OWN, STATE
 

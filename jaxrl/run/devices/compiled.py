@@ -17,7 +17,7 @@ from jax.sharding import PartitionSpec
 from jaxrl.algorithms.base import Algorithm, Metrics, RunnerState
 from jaxrl.algorithms.config import AlgorithmConfig
 from jaxrl.algorithms.memory_estimate import check_sizes
-from jaxrl.core.batched_env import has_outside_state
+from jaxrl.core.env import has_outside_state
 from jaxrl.core.machine import free_memory, free_on_device, in_units, process_memory
 from jaxrl.core.types import Key, PyTree
 from jaxrl.ops.packing import pack

@@ -19,7 +19,8 @@ from jaxrl.models.policy_spec import (
     PolicyWeights,
     has_mask,
 )
-from jaxrl.ops.distributions import Distribution, InEnvironment
+from jaxrl.ops.distributions import Distribution
+from jaxrl.ops.environment_actions import InEnvironment
 from jaxrl.run.inference.act_inputs import ActInputs, ActReader
 
 if TYPE_CHECKING:
