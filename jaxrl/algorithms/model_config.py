@@ -4,23 +4,16 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-import jax
-
 from jaxrl.algorithms import rllib_values, validators
 from jaxrl.core.errors import UsageError
 from jaxrl.core.fields import count, field_names, flag, number, one_of, setting
 from jaxrl.core.program_spaces import action_space_inside
-from jaxrl.core.spaces import Box, Dict, Space, tree_of
-from jaxrl.models.attention import Attention
-from jaxrl.models.cells import GRU, LSTM
-from jaxrl.models.cnn import CHANNELS, CNN, LAST, cnn, is_image
-from jaxrl.models.custom import MODEL, custom_model
-from jaxrl.models.input_specs import CriticSpec, InputsSpec
-from jaxrl.models.mlp import ACTIVATIONS, INITIALIZERS, MLP
-from jaxrl.models.model import Model, RecurrentModel
-from jaxrl.models.observation_filter import FILTERS
+from jaxrl.core.spaces import Dict, Space
+from jaxrl.models.mlp import ACTIVATIONS, INITIALIZERS
+from jaxrl.models.model import MODEL
+from jaxrl.models.network_inputs import CHANNELS, FILTERS, OWN, SOURCES, CriticSpec, InputsSpec
+from jaxrl.models.networks import network_of
 from jaxrl.models.policy_spec import PolicySpec
-from jaxrl.models.recurrent_network import RecurrentNetwork
 from jaxrl.ops.distributions import ACTION_DISTRIBUTIONS
 from jaxrl.ops.exploration import (
     EXPLORATION,
@@ -28,7 +21,6 @@ from jaxrl.ops.exploration import (
     exploration_of,
     read_exploration,
 )
-from jaxrl.rollout.critic_inputs import ALL_AGENTS, OWN, SOURCES
 
 
 @dataclasses.dataclass(frozen=True)
@@ -234,7 +226,7 @@ def make_policy_spec(
     inputs = inputs_spec.input_space(observation_space, action_space)
     chosen = action_space_inside(action_space)  # what the model's distribution is over
     return PolicySpec(
-        _model(config, inputs, chosen, value_inputs),
+        network_of(config, inputs, chosen, value_inputs),
         observation_space,
         action_space,
         observation_filter=config.observation_filter,
@@ -250,88 +242,6 @@ def make_policy_spec(
             config.exploration_config, config.explore, chosen, config.action_distribution
         ),
     )
-
-
-def _model(
-    config: NetworkSettings, inputs: Space, action_space: Space, value_inputs: Space | None
-) -> Model | RecurrentModel:
-    if config.model is not None:
-        return custom_model(config.model, inputs, action_space, config.action_distribution)
-    core = _core(config)
-    if core is None:
-        kind = {"vf_share_layers": config.vf_share_layers, "value_space": value_inputs}
-        return _layers(config, inputs, action_space, **kind)
-    below = config.replace(head_fcnet_hiddens=())
-    torso = _layers(below, inputs, action_space, vf_share_layers=True)
-    value_torso = None
-    if value_inputs is not None:
-        has_image = any(map(is_image, jax.tree.leaves(tree_of(value_inputs))))
-        filters = below.conv_filters if has_image else None
-        value_config = below.replace(conv_filters=filters, conv_channels=_value_channels(below))
-        value_torso = _layers(value_config, value_inputs, action_space, vf_share_layers=True)
-    features = Box(-float("inf"), float("inf"), (core.num_outputs,))
-    heads = MLP(
-        features,
-        action_space,
-        hiddens=config.head_fcnet_hiddens,
-        activation=config.fcnet_activation,
-        initializer=config.fcnet_kernel_initializer,
-        free_log_std=config.free_log_std,
-        action_distribution=config.action_distribution,
-    )
-    return RecurrentNetwork(torso, core, heads, config.vf_share_layers, value_torso)
-
-
-def _core(config: NetworkSettings) -> GRU | LSTM | Attention | None:
-    """The memory of the network, if it has any."""
-    initializer = config.fcnet_kernel_initializer
-    if config.use_lstm or config.use_gru:
-        return (LSTM if config.use_lstm else GRU)(config.lstm_cell_size, initializer)
-    if not config.use_attention:
-        return None
-    return Attention(
-        num_outputs=config.attention_dim,
-        num_units=config.attention_num_transformer_units,
-        num_heads=config.attention_num_heads,
-        head_dim=config.attention_head_dim,
-        memory=config.attention_memory_inference,
-        mlp_dim=config.attention_position_wise_mlp_dim,
-        gate_bias=config.attention_init_gru_gate_bias,
-        initializer=initializer,
-    )
-
-
-def _layers(
-    config: NetworkSettings,
-    inputs: Space,
-    action_space: Space,
-    *,
-    vf_share_layers: bool,
-    value_space: Space | None = None,
-) -> MLP | CNN:
-    layers = {
-        "action_space": action_space,
-        "value_space": value_space,
-        "hiddens": config.fcnet_hiddens,
-        "head_hiddens": config.head_fcnet_hiddens,
-        "activation": config.fcnet_activation,
-        "vf_share_layers": vf_share_layers,
-        "initializer": config.fcnet_kernel_initializer,
-        "free_log_std": config.free_log_std,
-        "action_distribution": config.action_distribution,
-    }
-    if config.conv_filters is None:
-        return MLP(inputs, **layers)
-    channels = {
-        "conv_channels": config.conv_channels,
-        "value_channels": _value_channels(config),
-    }
-    return cnn(inputs, config.conv_filters, config.conv_activation, **channels, **layers)
-
-
-def _value_channels(config: NetworkSettings) -> str | None:
-    """The channel axis of the value network's images; the last for those of all agents joined."""
-    return LAST if config.critic_observation == ALL_AGENTS else config.conv_channels
 
 
 def model_name(model: Any) -> str:

@@ -17,10 +17,10 @@ from jaxrl.export.numpy_policy import NumpyPolicy
 from jaxrl.export.policy_step import AGENT, MASK_INPUT, PREV_REWARD, STATE_IN, Built, PolicyStep
 from jaxrl.models.attention import Attention
 from jaxrl.models.cells import GRU, LSTM
-from jaxrl.models.cnn import CNN, is_image, layout_of
+from jaxrl.models.cnn import CNN
 from jaxrl.models.mlp import MLP
 from jaxrl.models.model import ActorCritic
-from jaxrl.models.observation_filter import ObservationFilter, scale_of
+from jaxrl.models.network_inputs import ObservationFilter, is_image, layout_of, scale_of
 from jaxrl.models.policy_spec import PolicySpec, without_mask
 from jaxrl.models.recurrent_network import RecurrentNetwork
 from jaxrl.ops.distributions import noise_size, num_logits

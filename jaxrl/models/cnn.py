@@ -3,7 +3,6 @@
 import functools
 import math
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -12,12 +11,11 @@ from jaxrl.core.errors import UsageError
 from jaxrl.core.spaces import Box, Space, is_tree, parts_of, space_of, tree_of
 from jaxrl.core.types import Key, PyTree
 from jaxrl.models.mlp import ACTIVATIONS, MLP, draw_layer, noise_for
+from jaxrl.models.network_inputs import Layout, is_image, layout_of
 from jaxrl.ops.distributions import Distribution
 
 # (number of filters, kernel size, stride) of each layer
 ConvFilters = tuple[tuple[int, int, int], ...]
-CHANNELS = FIRST, LAST = ("first", "last")
-SMALL_IMAGE = 16  # pixels of the longer side, up to which an image is a board of cells
 
 
 @dataclass(frozen=True)
@@ -94,7 +92,7 @@ class CNN:
         value = self.observation_space if self.value_space is None else self.value_space
         return {"policy": self.observation_space, "value": value}
 
-    def _layout(self, image: Box, part: str) -> "Layout":
+    def _layout(self, image: Box, part: str) -> Layout:
         return layout_of(image, self.value_channels if part == "value" else self.conv_channels)
 
     def _draw_all(self, key: Key, part: str) -> PyTree:
@@ -145,41 +143,6 @@ class CNN:
         return images.reshape(*images.shape[:-3], -1)
 
 
-class Layout(NamedTuple):
-    """The axes of an image: its height and width, the number of channels, and where they are."""
-
-    size: tuple[int, int]
-    channels: int
-    is_first: bool  # whether the channels are the first of the three axes
-
-    def to_last(self, images: jax.Array) -> jax.Array:
-        """Images [..., *shape] as [..., height, width, channels]."""
-        return jnp.moveaxis(images, -3, -1) if self.is_first else images
-
-    def __str__(self):
-        height, width = self.size
-        where = "first" if self.is_first else "last"
-        return f"channels {where}: {height} x {width} with {self.channels} channels"
-
-
-def layout_of(image: Box, conv_channels: str | None = None) -> Layout:
-    """The layout of a Box with three axes.
-
-    Args:
-        conv_channels: "first" or "last"; None: recognised by the shape. The channels come first
-            where that axis is the smallest one, as Stable-Baselines3 has it. Boards of cells may
-            well have more channels than rows. So if it is not a picture of bytes, and its other
-            axes are not alike, these have to be longer than `SMALL_IMAGE` as well.
-    """
-    first, middle, last = image.shape
-    if conv_channels is None:
-        sure = middle == last or min(middle, last) > SMALL_IMAGE or is_byte_picture(image)
-        is_first = first < min(middle, last) and sure
-    else:
-        is_first = conv_channels == FIRST
-    return Layout((middle, last), first, True) if is_first else Layout((first, middle), last, False)
-
-
 def cnn(
     observation_space: Space,
     conv_filters: ConvFilters,
@@ -219,16 +182,6 @@ def _features_of(part: Space, conv_filters: ConvFilters, channels: str | None) -
     for filters, _, stride in conv_filters:
         size, width = [-(-length // stride) for length in size], filters
     return Box(-math.inf, math.inf, (math.prod(size) * width,))
-
-
-def is_image(space: Space) -> bool:
-    """Returns whether a space is a Box with three axes, of which one is its channels."""
-    return isinstance(space, Box) and len(space.shape) == 3
-
-
-def is_byte_picture(space: Space) -> bool:
-    """Returns whether a space is an image of pixels, bytes from 0 to 255."""
-    return is_image(space) and space.dtype == "uint8" and (space.low, space.high) == (0, 255)
 
 
 def patches(images: jax.Array, kernel: int, stride: int) -> jax.Array:

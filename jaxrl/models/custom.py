@@ -4,7 +4,7 @@ import functools
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
-from types import FunctionType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -14,43 +14,14 @@ from jaxrl.core.errors import UsageError, brief, explained
 from jaxrl.core.fields import only
 from jaxrl.core.program_spaces import num_chosen
 from jaxrl.core.spaces import Space, is_tree, tree_of
-from jaxrl.core.trust import Kind, load, parse_name
+from jaxrl.core.trust import load, parse_name
 from jaxrl.core.types import Key, PyTree
-from jaxrl.models.model import carried, has_memory
+from jaxrl.models.model import MODEL, carried, has_memory, is_triple
 from jaxrl.ops.distributions import Distribution, from_logits, num_logits
 
 ALLOWED = (
     "a flax module, an object with init(key, obs) and apply(params, obs), a pair (init, apply), "
     "a function of (observation_space, action_space) that gives one of these, or module:Name"
-)
-
-
-def _is_model(found: Any) -> bool:
-    """Returns whether it is a class or object with `init` and `apply`, a tuple, or a factory."""
-    if isinstance(found, FunctionType):
-        takes = inspect.signature(found).parameters
-        return bool(SPACES & set(takes)) or sum(map(_is_required, takes.values())) == 2
-    if isinstance(found, tuple):
-        return _is_triple(found)
-    return callable(getattr(found, "init", None)) and callable(getattr(found, "apply", None))
-
-
-def _is_required(parameter: inspect.Parameter) -> bool:
-    variadic = parameter.kind.name.startswith("VAR_")
-    return parameter.default is inspect.Parameter.empty and not variadic
-
-
-def _is_triple(found: Any) -> bool:
-    return isinstance(found, tuple) and 2 <= len(found) <= 3 and all(map(callable, found))
-
-
-SPACES = {"observation_space", "action_space"}
-MODEL = Kind(
-    "model",
-    "jaxrl.models",
-    "a flax module, a class or an object with init(key, obs) and apply(params, obs), "
-    "a pair (init, apply), or a function of (observation_space, action_space)",
-    _is_model,
 )
 
 
@@ -164,7 +135,7 @@ def _resolved(setting: Any, observation_space: Space, action_space: Space) -> An
         if named.arguments:
             found = functools.partial(found, **named.arguments)
         return _resolved(found, observation_space, action_space)
-    if _is_triple(setting):
+    if is_triple(setting):
         return Functions(*setting)
     if not isinstance(setting, type) and hasattr(setting, "init") and hasattr(setting, "apply"):
         return setting

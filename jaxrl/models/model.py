@@ -1,12 +1,15 @@
-"""Model protocols, with and without memory, and a table of a model's parameters."""
+"""Model protocols, with and without memory; models of users; a table of a model's parameters."""
 
 import functools
-from typing import Protocol
+import inspect
+from types import FunctionType
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
 from flax import struct
 
+from jaxrl.core.trust import Kind
 from jaxrl.core.types import Key, PyTree
 from jaxrl.ops.distributions import Distribution
 
@@ -68,6 +71,36 @@ class ActorCritic(struct.PyTreeNode):
 
     policy: PyTree
     value: PyTree | None = None
+
+
+def _is_model(found: Any) -> bool:
+    """Returns whether it is a class or object with `init` and `apply`, a tuple, or a factory."""
+    if isinstance(found, FunctionType):
+        takes = inspect.signature(found).parameters
+        return bool(SPACES & set(takes)) or sum(map(_is_required, takes.values())) == 2
+    if isinstance(found, tuple):
+        return is_triple(found)
+    return callable(getattr(found, "init", None)) and callable(getattr(found, "apply", None))
+
+
+def _is_required(parameter: inspect.Parameter) -> bool:
+    variadic = parameter.kind.name.startswith("VAR_")
+    return parameter.default is inspect.Parameter.empty and not variadic
+
+
+def is_triple(found: Any) -> bool:
+    """Returns whether it is a model as functions: (init, apply), or with initial_carry."""
+    return isinstance(found, tuple) and 2 <= len(found) <= 3 and all(map(callable, found))
+
+
+SPACES = {"observation_space", "action_space"}
+MODEL = Kind(
+    "model",
+    "jaxrl.models",
+    "a flax module, a class or an object with init(key, obs) and apply(params, obs), "
+    "a pair (init, apply), or a function of (observation_space, action_space)",
+    _is_model,
+)
 
 
 def has_memory(model: Model | RecurrentModel) -> bool:

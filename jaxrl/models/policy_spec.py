@@ -22,17 +22,18 @@ from jaxrl.core.program_spaces import (
 )
 from jaxrl.core.spaces import Space, is_tree
 from jaxrl.core.types import Key, PyTree
-from jaxrl.models.input_specs import (
+from jaxrl.models.model import ActorCritic, Model, RecurrentModel, carried, has_memory
+from jaxrl.models.network_inputs import (
     OBSERVATION,
     CriticSpec,
     InputsSpec,
+    ObservationFilter,
     has_mask,
+    has_numbers,
     mask_apart,
     one_or_all,
     without_mask,
 )
-from jaxrl.models.model import ActorCritic, Model, RecurrentModel, carried, has_memory
-from jaxrl.models.observation_filter import ObservationFilter, has_numbers
 from jaxrl.ops.distributions import Distribution, num_log_stds, sampling_noise
 from jaxrl.ops.environment_actions import ActionForm
 from jaxrl.ops.exploration import Behaviour, Explored

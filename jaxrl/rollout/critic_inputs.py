@@ -21,14 +21,20 @@ from jaxrl.core.errors import UsageError
 from jaxrl.core.program_spaces import program_space, to_program
 from jaxrl.core.spaces import Box, Dict, Discrete, MultiDiscrete, Space, box_of, space_of
 from jaxrl.core.types import AgentId, PyTree
-from jaxrl.models.cnn import is_image, layout_of
-from jaxrl.models.input_specs import OBSERVATION, PRESENT, without_mask
 from jaxrl.models.model import carried
+from jaxrl.models.network_inputs import (
+    ALL_AGENTS,
+    OBSERVATION,
+    OWN,
+    PRESENT,
+    STATE,
+    is_image,
+    layout_of,
+    without_mask,
+)
 from jaxrl.models.policy_spec import PolicyInputs
 from jaxrl.rollout.feature import After, Begin, Feature, Played
 from jaxrl.rollout.first_step import info_of_a_step, is_always_active, shape_of_a_key
-
-SOURCES = OWN, STATE, ALL_AGENTS = ("own", "state", "all-agents")
 
 
 def critic_space(source: str, env: MultiAgentEnvironment, params: PyTree) -> Dict | None:

@@ -8,8 +8,9 @@ import pytest
 
 from jaxrl.core.errors import UsageError
 from jaxrl.core.spaces import Box, Dict, Discrete, MultiDiscrete, Tuple
-from jaxrl.models.cnn import cnn, layout_of, patches
+from jaxrl.models.cnn import cnn, patches
 from jaxrl.models.model import num_parameters
+from jaxrl.models.network_inputs import layout_of
 
 KEY = jax.random.key(0)
 IMAGE = Box(0.0, 8.0, (7, 6, 3))

@@ -8,7 +8,7 @@ import pytest
 from jaxrl import PPOConfig, Trainer, UsageError, load_policy
 from jaxrl.core.env import Environment
 from jaxrl.core.spaces import Box, Dict, Discrete, MultiDiscrete, Tuple
-from jaxrl.models.observation_filter import ObservationFilter
+from jaxrl.models.network_inputs import ObservationFilter
 from jaxrl.ops.running_stats import update
 
 MEAN_STD = "MeanStdFilter"

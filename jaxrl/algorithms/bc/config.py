@@ -10,7 +10,7 @@ from jaxrl.core import words
 from jaxrl.core.errors import UsageError, brief
 from jaxrl.core.fields import as_count, count, number, setting
 from jaxrl.core.types import PolicyId
-from jaxrl.rollout.critic_inputs import OWN
+from jaxrl.models.network_inputs import OWN
 
 ITERATION = 4096  # steps, where `train_batch_size` is not given
 

@@ -16,9 +16,18 @@ from jaxrl.core.fields import INT64, as_count, count, without
 from jaxrl.core.frozen import freeze
 from jaxrl.core.spaces import Box, Space, tree_of
 from jaxrl.core.types import AgentId, PolicyId
-from jaxrl.models.cnn import SMALL_IMAGE, is_byte_picture, is_image, layout_of
-from jaxrl.models.input_specs import OBSERVATION, without_mask
-from jaxrl.rollout.critic_inputs import ALL_AGENTS, OWN, STATE, critic_space
+from jaxrl.models.network_inputs import (
+    ALL_AGENTS,
+    OBSERVATION,
+    OWN,
+    SMALL_IMAGE,
+    STATE,
+    is_byte_picture,
+    is_image,
+    layout_of,
+    without_mask,
+)
+from jaxrl.rollout.critic_inputs import critic_space
 
 NUM_ENVS = 64
 TARGET_BATCH = 2048  # environment steps of an iteration, as long as rollouts have these lengths:

@@ -13,13 +13,12 @@ from jaxrl.algorithms.ppo.hypers import PPOSpec
 from jaxrl.algorithms.ppo.loss import Terms, total_loss
 from jaxrl.core.plan import Line, laid_out
 from jaxrl.core.spaces import Box, Space, is_tree, parts_of, tree_of
-from jaxrl.models.cnn import is_image, layout_of
 from jaxrl.models.model import num_parameters
+from jaxrl.models.network_inputs import ALL_AGENTS, OWN, STATE, is_image, layout_of
 from jaxrl.models.policy_spec import PolicySpec
 from jaxrl.ops.distributions import num_log_stds
 from jaxrl.ops.environment_actions import action_bounds
 from jaxrl.ops.minibatch import num_minibatches
-from jaxrl.rollout.critic_inputs import ALL_AGENTS, OWN, STATE
 
 SLOW_FACTOR = 10  # times the arithmetic of PPOConfig.fast, from which on the summary says so
 MAX_NAMED_AGENTS = 4  # of a policy
