@@ -4,12 +4,11 @@ import dataclasses
 import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 from flax import struct
 
-from jaxrl.algorithms.opponents import Pool, PoolMetrics, PoolState
 from jaxrl.core.env import has_outside_state
 from jaxrl.core.errors import UsageError, brief
 from jaxrl.core.plan import Line, laid_out
@@ -19,8 +18,11 @@ from jaxrl.models.policy_spec import PolicySpec, PolicyWeights
 from jaxrl.rollout.env_step import EnvBatch, RolloutSpec
 from jaxrl.rollout.episode_stats import EpisodeMetrics, Window
 from jaxrl.rollout.grouping import Grouping
-from jaxrl.rollout.recorded_steps import RecordedSteps
 from jaxrl.rollout.rollout import Rollout
+
+if TYPE_CHECKING:
+    from jaxrl.algorithms.opponents import Pool, PoolMetrics, PoolState
+    from jaxrl.rollout.recorded_steps import RecordedSteps
 
 
 class RunnerState(struct.PyTreeNode):
@@ -32,7 +34,7 @@ class RunnerState(struct.PyTreeNode):
     learners: tuple[PyTree, ...]
     envs: EnvBatch
     window: Window  # the last finished episodes
-    opponents: PoolState | None = None  # where the configuration has a pool
+    opponents: "PoolState | None" = None  # where the configuration has a pool
 
 
 class Metrics(struct.PyTreeNode):
@@ -41,7 +43,7 @@ class Metrics(struct.PyTreeNode):
     episodes: EpisodeMetrics
     agent_steps: jax.Array  # i32[M_all]  steps in which each agent acted
     learners: tuple[dict[str, jax.Array], ...]  # by group: {name: f32[N]}
-    opponents: PoolMetrics | None = None  # where the configuration has a pool
+    opponents: "PoolMetrics | None" = None  # where the configuration has a pool
 
 
 class HeadlineMetric(NamedTuple):
@@ -131,7 +133,7 @@ class Algorithm:
     diagnostics: Diagnostics = no_diagnostics  # of (configuration, result)
     describe: Callable[[Any], str] = describe  # the plan of a configuration, in a few lines
     data: Callable[[], PyTree] = no_data  # reads the recorded steps; None where it plays
-    opponents: Pool | None = None  # who plays for one of the policies, drawn for each episode
+    opponents: "Pool | None" = None  # who plays for one of the policies, drawn for each episode
 
     @property
     def grouping(self) -> Grouping:
@@ -167,7 +169,7 @@ class Algorithm:
         hypers: PyTree = None,
         env_params: PyTree = None,
         data: PyTree | None = None,
-    ) -> tuple[RunnerState, Metrics, RecordedSteps | None]:
+    ) -> "tuple[RunnerState, Metrics, RecordedSteps | None]":
         """`update`, with the steps that a `recording` algorithm keeps; None of any other."""
         keywords = {} if data is None else {"data": data}
         runner, rollout = self.collect(runner, env_params=env_params, **keywords)

@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -28,8 +28,10 @@ from jaxrl.rollout.env_step import (
 from jaxrl.rollout.episode_stats import EpisodeStats
 from jaxrl.rollout.feature import After, Played
 from jaxrl.rollout.grouping import Grouping, each_policy
-from jaxrl.rollout.recorded_steps import RecordedSteps, recorded_part, recorded_steps
 from jaxrl.rollout.steps import Steps, Trajectory
+
+if TYPE_CHECKING:
+    from jaxrl.rollout.recorded_steps import RecordedSteps
 
 
 class Rollout(struct.PyTreeNode):
@@ -44,7 +46,7 @@ class Rollout(struct.PyTreeNode):
     # by feature, [T, E, ...]  what it shows of each step
     shown: dict[str, PyTree] = struct.field(default_factory=dict)
     # [T, ...]  of the first environments, as they were played; None if none is recorded
-    recorded: RecordedSteps | None = None
+    recorded: "RecordedSteps | None" = None
     num_env_steps: jax.Array | None = None  # i32[]  of episodes that were not dropped; None: all
 
     def as_stale(self) -> "Rollout":
@@ -66,6 +68,8 @@ def play(
         weights: of those who act, by group, [N, ...].
         randomness: [T, ...], as of `draw_randomness`.
     """
+    if spec.num_recorded:
+        from jaxrl.rollout.recorded_steps import recorded_part, recorded_steps
 
     def step(state, randomness):
         envs, carries = state

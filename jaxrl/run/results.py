@@ -5,7 +5,7 @@ import socket
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import numpy as np
@@ -13,7 +13,6 @@ import numpy as np
 from jaxrl.algorithms.base import Algorithm, Metrics, RunnerState
 from jaxrl.algorithms.config import AlgorithmConfig
 from jaxrl.algorithms.opponent_settings import COPY
-from jaxrl.algorithms.opponents import Scores
 from jaxrl.core.errors import UsageError, brief
 from jaxrl.core.exact_sums import on_host
 from jaxrl.core.json_text import why_unreadable
@@ -23,6 +22,9 @@ from jaxrl.core.types import AgentId, PolicyId, PyTree
 from jaxrl.models.model import num_parameters
 from jaxrl.rollout.episode_stats import EpisodeStats, Histogram, Spread, Summary, Window
 from jaxrl.rollout.grouping import Grouping
+
+if TYPE_CHECKING:
+    from jaxrl.algorithms.opponents import Scores
 
 Result = dict[str, Any]
 ITERATIONS = "training_iteration"
@@ -194,7 +196,7 @@ def _opponents(algorithm: Algorithm, metrics: Metrics) -> Result:
     return {"opponents": {"num_copies": int(pool.num_copies), **together, **against}}
 
 
-def _score(scores: Scores) -> dict[str, float]:
+def _score(scores: "Scores") -> dict[str, float]:
     played = float(scores.episodes)
     counted = {"num_episodes": round(played, 3)}  # sums that were shrunk, in float32
     if played == 0:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -21,7 +21,6 @@ from jaxrl.core.env import has_outside_state
 from jaxrl.core.machine import free_memory, free_on_device, in_units, process_memory
 from jaxrl.core.types import Key, PyTree
 from jaxrl.ops.packing import pack
-from jaxrl.rollout.recorded_steps import RecordedSteps
 from jaxrl.run.devices.mesh import (
     AXIS,
     by_environment,
@@ -29,6 +28,9 @@ from jaxrl.run.devices.mesh import (
     placed,
     recorded_by_environment,
 )
+
+if TYPE_CHECKING:
+    from jaxrl.rollout.recorded_steps import RecordedSteps
 
 ITERATION_STRIDE = 1_000_003  # between the seeds of episodes that are held outside
 CAPACITY = 256  # updates of one chunk at most: the length of its metrics' buffer
@@ -80,7 +82,7 @@ class CompiledAlgorithm(StartAndChunk):
 
     def chunk(
         self, runner: RunnerState, hypers: PyTree, env_params: PyTree, data: PyTree, count: int
-    ) -> tuple[RunnerState, Metrics, RecordedSteps | None]:
+    ) -> "tuple[RunnerState, Metrics, RecordedSteps | None]":
         """`count` updates, with their metrics first in a buffer [CAPACITY, ...]; waits for them.
 
         Args:
@@ -171,7 +173,7 @@ def run_chunk(
     env_params: PyTree,
     data: PyTree,
     count: jax.Array,
-) -> tuple[RunnerState, Metrics, RecordedSteps | None]:
+) -> "tuple[RunnerState, Metrics, RecordedSteps | None]":
     """`count` i32[] updates in a loop with a traced trip count: one program for every length.
 
     Returns:

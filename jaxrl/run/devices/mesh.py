@@ -3,7 +3,7 @@
 import dataclasses
 import os
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
@@ -17,8 +17,10 @@ from jaxrl.core.fast_prng import is_key
 from jaxrl.core.machine import num_cores
 from jaxrl.core.types import PyTree
 from jaxrl.rollout.env_step import RolloutSpec, env_axes
-from jaxrl.rollout.recorded_steps import RecordedSteps
 from jaxrl.run.settings import RunSettings
+
+if TYPE_CHECKING:
+    from jaxrl.rollout.recorded_steps import RecordedSteps
 
 AXIS = "env"  # of the mesh
 FORCED_COUNT = "xla_force_host_platform_device_count"  # the flag by which XLA itself splits a CPU
@@ -161,8 +163,10 @@ def by_environment(spec: RolloutSpec, axis: str = AXIS) -> RunnerState:
     )
 
 
-def recorded_by_environment(axis: str = AXIS) -> RecordedSteps:
+def recorded_by_environment(axis: str = AXIS) -> "RecordedSteps":
     """Sharding of a chunk's recorded steps, [updates, T, ...]."""
+    from jaxrl.rollout.recorded_steps import RecordedSteps
+
     by_env = PartitionSpec(None, None, axis)
     return RecordedSteps(PartitionSpec(None, None, None, axis), by_env, by_env)
 
