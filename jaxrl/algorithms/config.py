@@ -55,7 +55,6 @@ from jaxrl.core.spaces import Dict, Space
 from jaxrl.core.trust import Kind, load, parse_name
 from jaxrl.core.types import PolicyId, PyTree
 from jaxrl.models.policy_spec import PolicySpec
-from jaxrl.rollout.critic_inputs import critic_space
 from jaxrl.rollout.episode_callbacks import CALLBACKS, traced, traced_callbacks
 from jaxrl.rollout.policy_map import PolicyMap, is_names, policies_that_learn, resolve_policies
 
@@ -144,7 +143,6 @@ class Setup(NamedTuple):
     env_params: PyTree
     policies: PolicyMap
     trained: tuple[PolicyId, ...]  # those that learn
-    critic_spaces: dict[PolicyId, Dict | None]  # what centralised critics see
 
 
 @dataclasses.dataclass(frozen=True)
@@ -450,11 +448,8 @@ def _setup(config: AlgorithmConfig, constructor: Any) -> Setup:
     for policy in (*trained, *(policy for policy, _ in config.per_policy)):
         if policy not in policies:
             raise unknown_name("policy", policy, policies)
-    critic_spaces = {}
     for policy, agents in policies.items():
-        of_policy = config.for_policy(policy)
-        of_policy.check_policy(policy, len(agents))
-        critic_spaces[policy] = critic_space(of_policy.critic_observation, env, env_params)
+        config.for_policy(policy).check_policy(policy, len(agents))
     if config.curriculum is not None:
         env = with_curriculum(env, env_params, config.curriculum)
-    return Setup(env, env_params, policies, trained, critic_spaces)
+    return Setup(env, env_params, policies, trained)

@@ -26,6 +26,7 @@ from jaxrl.core.spaces import Space
 from jaxrl.core.types import Key, PolicyId, PyTree
 from jaxrl.models.policy_spec import PolicySpec, PolicyWeights
 from jaxrl.ops.collectives import over_axis
+from jaxrl.rollout.critic_inputs import critic_spaces
 from jaxrl.rollout.env_step import RolloutSpec, draw_randomness, reset_envs
 from jaxrl.rollout.episode_stats import Window, no_episodes, report
 from jaxrl.rollout.first_step import make_rollout_spec
@@ -298,6 +299,7 @@ def parts_of(
     setup = config.setup()
     env, env_params = setup.env, setup.env_params
     policies, trained = setup.policies, setup.trained
+    critics = critic_spaces(config, setup)
     if has_outside_state(env):
         env = lift(env.separate(config.seed))  # no two algorithms share episodes
 
@@ -305,7 +307,7 @@ def parts_of(
 
     def structure(policy: PolicyId, observation_space: Space, action_space: Space) -> LearnerSpec:
         spaces = observation_space, action_space
-        more = len(policies[policy]), setup.critic_spaces[policy]
+        more = len(policies[policy]), critics[policy]
         policy_spec = config.policy_spec(policy, *spaces, *more)
         _check_explores(config, policy, policy in trained)
         spec = learner_spec(policy, policy_spec, policy in trained)

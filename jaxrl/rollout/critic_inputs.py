@@ -20,7 +20,7 @@ from jaxrl.core.env import MultiAgentEnvironment, RawStep, raw_reset
 from jaxrl.core.errors import UsageError
 from jaxrl.core.program_spaces import program_space, to_program
 from jaxrl.core.spaces import Box, Dict, Discrete, MultiDiscrete, Space, box_of, space_of
-from jaxrl.core.types import AgentId, PyTree
+from jaxrl.core.types import AgentId, PolicyId, PyTree
 from jaxrl.models.model import carried
 from jaxrl.models.network_inputs import (
     ALL_AGENTS,
@@ -51,6 +51,19 @@ def critic_space(source: str, env: MultiAgentEnvironment, params: PyTree) -> Dic
     if not is_always_active(env, info_of_a_step(env, params)):
         parts[PRESENT] = Box(0, 1, (len(env.agents),))
     return Dict(parts)
+
+
+def critic_spaces(config: Any, setup: Any) -> dict[PolicyId, Dict | None]:
+    """The `critic_space` of every policy.
+
+    Args:
+        config, setup: an `AlgorithmConfig`, and what its `setup` gives.
+    """
+    sources = {policy: config.for_policy(policy).critic_observation for policy in setup.policies}
+    return {
+        policy: critic_space(source, setup.env, setup.env_params)
+        for policy, source in sources.items()
+    }
 
 
 def global_state_space(env: MultiAgentEnvironment, params: PyTree) -> Space:

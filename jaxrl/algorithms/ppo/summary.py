@@ -19,6 +19,7 @@ from jaxrl.models.policy_spec import PolicySpec
 from jaxrl.ops.distributions import num_log_stds
 from jaxrl.ops.environment_actions import action_bounds
 from jaxrl.ops.minibatch import num_minibatches
+from jaxrl.rollout.critic_inputs import critic_spaces
 
 SLOW_FACTOR = 10  # times the arithmetic of PPOConfig.fast, from which on the summary says so
 MAX_NAMED_AGENTS = 4  # of a policy
@@ -91,13 +92,13 @@ def _arguments(config: PPOConfig) -> str:
 def _learning_cost(config: PPOConfig) -> float:
     """The cost of learning from an environment step: agents x epochs x parameters, summed."""
     setup = config.setup()
-    total = 0
+    critics, total = critic_spaces(config, setup), 0
     for policy, agents in setup.policies.items():
         spaces = (
             space(agents[0], setup.env_params)
             for space in (setup.env.observation_space, setup.env.action_space)
         )
-        more = len(agents), setup.critic_spaces[policy]
+        more = len(agents), critics[policy]
         model = config.policy_spec(policy, *spaces, *more).model
         total += len(agents) * config.for_policy(policy).num_epochs * num_parameters(model)
     return total
