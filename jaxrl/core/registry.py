@@ -207,7 +207,7 @@ def make_with(name: Any, args: dict[str, Any]) -> tuple[Any, PyTree]:
         accepted = ", ".join(takes)
         raise UsageError(f"environment {name!r}: {error}; its arguments are {accepted}") from None
     call = _call_of(constructor, structure)
-    env = adapted(name, call, call())
+    env = adapted(name, call, _made_by(call))
     require_environment(env, f"environment {name!r}")
     numbers = without(args, takes)
     default = default_params_of(env)
@@ -323,15 +323,40 @@ def _call_of(constructor: Any, args: dict[str, Any]) -> functools.partial:
     """
     call = functools.partial(constructor, **{name: freeze(arg) for name, arg in args.items()})
     as_written = functools.partial(constructor, **thawed(args.items()))
-    bases = Environment | MultiAgentEnvironment
-    is_in_jax = isinstance(constructor, type) and issubclass(constructor, bases)
-    if is_in_jax or as_written.keywords == call.keywords:
+    if _is_in_jax(constructor) or as_written.keywords == call.keywords:
         return call
     made = _called(None, as_written)
     if kind_of(made) is None:
         return call
     getattr(made, "close", lambda: None)()
     return as_written
+
+
+def _made_by(call: functools.partial) -> Any:
+    """The environment that a call makes; of a class in JAX one object for the same arguments.
+
+    Most classes define no `==`: two objects would be unequal, and each would be compiled by itself.
+    """
+    if not _is_in_jax(call.func):
+        return call()
+    # Texts tell 1 from True and 1.0, which are equal.
+    arguments = tuple((name, arg, repr(arg)) for name, arg in sorted(call.keywords.items()))
+    try:
+        hash(arguments)
+    except TypeError:
+        return call()
+    return _one_of(call.func, arguments)
+
+
+@functools.lru_cache(maxsize=64)
+def _one_of(constructor: type, arguments: tuple[tuple[str, Any, str], ...]) -> Any:
+    return constructor(**{name: arg for name, arg, _ in arguments})
+
+
+def _is_in_jax(constructor: Any) -> bool:
+    """Returns whether this is a class with one of our base classes."""
+    bases = Environment | MultiAgentEnvironment
+    return isinstance(constructor, type) and issubclass(constructor, bases)
 
 
 def _called(name: str | None, make: Callable[[], Any]) -> Any:

@@ -36,7 +36,7 @@ from jaxrl.sweeps.results import Sweep
 from jaxrl.sweeps.sweep_folder import SweepFolder
 from jaxrl.sweeps.trial_state import TrialState, numbers_for, unstacked
 from jaxrl.sweeps.trial_view import check_callbacks
-from jaxrl.sweeps.trials import Trial, TrialGroup, groups_of
+from jaxrl.sweeps.trials import Trial, TrialGroup, groups_of, programs_of_equal_environments
 from jaxrl.sweeps.vmapped import Numbers, State, VmappedTrials, done_members, known, program_of
 
 # Diverged trials whose source is looked for: each has its rollout played again, which compiles.
@@ -126,6 +126,12 @@ class Scheduler:
         lines = [
             ("sweep", f"{_trials(len(self.trials))} in {programs}, {steps:,} environment steps")
         ]
+        if (fewer := programs_of_equal_environments(self.groups)) < len(self.groups):
+            what = (
+                f"{fewer} would do if equal environments were equal objects: make the class of "
+                f"{self.trials[0].config.env_name} a frozen dataclass"
+            )
+            lines.append(("programs", what))
         for i, group in enumerate(self.groups):
             size = self.sizes.get(i, 0)
             what = (

@@ -226,3 +226,9 @@ def groups_of(trials: Sequence[Trial]) -> list[TrialGroup]:
         TrialGroup(members[0].config.static(), env, tuple(members))
         for (_, env, _), members in groups.items()
     ]
+
+
+def programs_of_equal_environments(groups: Sequence[TrialGroup]) -> int:
+    """The number of groups if those that differ in their environments' objects alone were one."""
+    alike = {(group.static, group.env) for group in groups}
+    return len(groups) - len(alike) + len({group.static for group in groups})

@@ -123,6 +123,19 @@ def test_arguments_go_to_the_constructor_or_to_params_by_their_names():
     assert params == Params(max_steps_in_episode=20)
 
 
+def test_a_class_without_equality_is_one_object_for_the_same_arguments():
+    class Unequal(Corridor):
+        __eq__, __hash__ = object.__eq__, object.__hash__
+
+    assert Unequal() != Unequal()
+    register("unequal", Unequal)
+    env, _ = make("unequal", length=4.0)
+    assert make("unequal", length=4.0, max_steps_in_episode=20)[0] is env
+    others = make("unequal", length=5.0)[0], make("unequal", length=4)[0], make("unequal")[0]
+    assert env not in others and [other.length for other in others] == [5.0, 4, 3.0]
+    assert type(others[1].length) is int
+
+
 def test_params_may_be_any_dataclass():
     @dataclasses.dataclass(frozen=True)
     class Plain:

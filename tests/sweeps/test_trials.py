@@ -4,7 +4,15 @@ import numpy as np
 import pytest
 
 from jaxrl import PPOConfig, UsageError
-from jaxrl.sweeps.trials import applied, groups_of, trials_of, unreached
+from jaxrl.core import registry
+from jaxrl.sweeps.trials import (
+    applied,
+    groups_of,
+    programs_of_equal_environments,
+    trials_of,
+    unreached,
+)
+from tests.core.environments import Corridor
 
 ARENA = PPOConfig(env="arena", num_envs=4, rollout_length=8, minibatch_size=16, total_env_steps=64)
 
@@ -21,6 +29,27 @@ def test_numbers_share_a_program_and_sizes_do_not():
         {8},
         {16},
     ]
+
+
+class Unequal(Corridor):
+    __eq__, __hash__ = object.__eq__, object.__hash__
+
+
+SIZES = [{"minibatch_size": size} for size in (8, 16)]
+
+
+@pytest.mark.parametrize(
+    ("make_env", "num_programs"),
+    [(Corridor, 2), (Unequal, 2), (lambda: Corridor(), 2), (lambda: Unequal(), 6)],
+    ids=["equal", "unequal", "equal by a function", "unequal by a function"],
+)
+def test_trials_share_a_program_where_one_object_is_made_for_all(
+    monkeypatch, make_env, num_programs
+):
+    monkeypatch.setitem(registry._registered, "made", make_env)
+    groups = plan(SIZES, seeds=3, config=ARENA.replace(env="made"))
+    assert len(groups) == num_programs
+    assert programs_of_equal_environments(groups) == 2
 
 
 def test_a_policy_is_named_before_the_setting():
