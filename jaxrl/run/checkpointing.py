@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from jaxrl.run.every import Every
 from jaxrl.run.hooks import Chunk, Hook
-from jaxrl.run.results import Result, Snapshot, lookup
+from jaxrl.run.results import RETURN, Result, Snapshot, has_constant_sum, lookup
 
 if TYPE_CHECKING:
     from jaxrl.run.recorder import Recorder
@@ -20,7 +20,7 @@ class BestState:
 
     A result under "evaluation/" measures the state that the chunk ended in; any other one measures
     the state that the iteration began with, whose policies played it. So the first result of a
-    chunk scores the end of the last one.
+    chunk scores the end of the last one. The sum of returns scores nothing where it is constant.
 
     Args:
         attribute: the path in the result tree; the higher the better.
@@ -40,6 +40,10 @@ class BestState:
             value = float(value)
         except (TypeError, ValueError):  # there is none yet, or a callback's own value of that name
             return
+        if self.attribute.endswith(RETURN):
+            episodes = lookup(result, self.attribute.rpartition("/")[0])
+            if has_constant_sum(episodes):
+                return
         if value > self.value and snapshot.result is not None:
             self.value = value
             self._unsaved = snapshot, {"metric": self.attribute, "value": value}

@@ -12,13 +12,14 @@ from jaxrl.core.spaces import Box, Space, beyond, parts_of
 from jaxrl.core.types import PyTree
 from jaxrl.rollout.grouping import Grouping
 from jaxrl.rollout.steps import UNDECLARED_WAITS
-from jaxrl.run.results import Result, flatten, lookup
+from jaxrl.run.results import RETURN, Result, flatten, has_constant_sum, lookup
 
 WARN_AFTER_ITERATIONS = 10  # in a row, in which the same problem must be found
 NO_EPISODE_ITERATIONS = 100  # without the end of an episode, and
 NO_EPISODE_STEPS = (
     10_000  # steps of each environment meanwhile: few environments have longer episodes
 )
+MANY_EPISODES = 20  # whose returns do not have the same sum by chance
 LARGE = 1e18  # squares of larger numbers overflow in float32
 LOOKED_AT = 64  # environments whose observations are held against their space
 FINITE = "parameters_finite"  # 1.0 or 0.0, which an algorithm may report beside its terms
@@ -114,6 +115,19 @@ def _bad_episodes(result: Result) -> Iterator[tuple[str, str]]:
             )
 
 
+def _constant_sum(result: Result) -> Iterator[tuple[str, str]]:
+    """(kind, text) where the agents' returns have had the same sum in all of many episodes."""
+    episodes = result.get("env_runners", {})
+    if result.get("num_episodes_lifetime", 0) >= MANY_EPISODES and has_constant_sum(episodes):
+        yield (
+            "constant sum",
+            f"the agents' returns sum to {episodes['episode_return_mean']:.2f} in every episode, "
+            "so there is no best checkpoint and no return to stop at: see "
+            "docs/competitive-games.md, and give checkpoint_score_attribute, such as "
+            "env_runners/opponents/NAME/win_rate",
+        )
+
+
 class HealthMonitor:
     """Sees every result and says what deserves a warning, each kind once in its life.
 
@@ -121,10 +135,11 @@ class HealthMonitor:
         config: the run's.
         diagnostics: the algorithm's, of what it finds wrong with an iteration; said when found
             `WARN_AFTER_ITERATIONS` times in a row.
+        score: the path of the result that decides which checkpoint is best.
     """
 
-    def __init__(self, config: Any, diagnostics: Diagnostics = no_diagnostics):
-        self._config, self._diagnostics = config, diagnostics
+    def __init__(self, config: Any, diagnostics: Diagnostics = no_diagnostics, score: str = RETURN):
+        self._config, self._diagnostics, self._score = config, diagnostics, score
         self._said: set[str] = set()
         self._lasted: dict[str, int] = {}  # iterations in a row, by kind
         self._iterations = self._env_steps = 0  # since an episode ended
@@ -143,7 +158,12 @@ class HealthMonitor:
             for kind, text in present.items()
             if self._lasted[kind] >= WARN_AFTER_ITERATIONS
         ]
-        return lasting + self._no_episode(result) + list(_bad_episodes(result))
+        return [
+            *lasting,
+            *self._no_episode(result),
+            *_bad_episodes(result),
+            *(_constant_sum(result) if self._score.endswith(RETURN) else ()),
+        ]
 
     def look_at_observations(self, grouping: Grouping, *runners: RunnerState) -> list[str]:
         """Warnings of observations outside their spaces in these states; checked once."""

@@ -161,7 +161,9 @@ class Health(Hook):
 
     def __init__(self, trainer: Any):
         self.trainer = trainer
-        self.monitor = HealthMonitor(trainer.config, trainer.algorithm.diagnostics)
+        self.monitor = HealthMonitor(
+            trainer.config, trainer.algorithm.diagnostics, trainer.settings.score_attribute
+        )
         # (iterations before it, ...) of the chunk at hand
         self._broken: tuple[int, type[Exception], str] | None = None
 

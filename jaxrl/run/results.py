@@ -33,6 +33,24 @@ ITERATIONS = "training_iteration"
 ENV_STEPS = "num_env_steps_sampled_lifetime"
 RETURN = "env_runners/episode_return_mean"
 COUNTS = {ENV_STEPS, ITERATIONS}  # which are numbers where a result has them
+SAME = 1e-5  # the share of returns that differ by rounding alone
+
+
+def has_constant_sum(episodes: Mapping[str, Any]) -> bool:
+    """Returns whether several agents' returns had one sum in all recent episodes, as in a game.
+
+    The mean return then says nothing of how well anybody plays.
+
+    Args:
+        episodes: the branch "env_runners" of a result or of an evaluation.
+    """
+    returns = list(episodes.get("agent_episode_returns_mean", {}).values())
+    if len(returns) < 2 or "episode_return_min" not in episodes:
+        return False
+    spread = episodes["episode_return_max"] - episodes["episode_return_min"]
+    largest = max(map(abs, returns))
+    is_shared = largest > 0 and max(returns) - min(returns) <= SAME * largest  # a team's
+    return spread <= SAME * max(1.0, largest) and not is_shared
 
 
 def return_path(config: AlgorithmConfig) -> str:

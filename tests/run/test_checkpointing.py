@@ -1,4 +1,4 @@
-"""When checkpoints are due by the clock."""
+"""When checkpoints are due by the clock, and which state is the best."""
 
 from types import SimpleNamespace
 from unittest.mock import MagicMock
@@ -6,6 +6,7 @@ from unittest.mock import MagicMock
 from jaxrl.run import checkpointing
 from jaxrl.run.hooks import Chunk
 from jaxrl.run.processes import SingleProcess
+from jaxrl.run.results import RETURN
 
 
 def moments(monkeypatch, interval, *, compiling, seconds):
@@ -32,3 +33,30 @@ def test_early_checkpoints_lie_closer_together(monkeypatch):
 def test_a_shorter_interval_counts_from_the_start_and_none_is_none(monkeypatch):
     assert moments(monkeypatch, 5.0, compiling=1, seconds=20) == [4, 9, 14, 19]
     assert moments(monkeypatch, None, compiling=75, seconds=250) == []
+
+
+def best_of(*episodes, attribute=RETURN):
+    """The score of the best state after results with these episodes, each a chunk of its own."""
+    best, state = checkpointing.BestState(attribute), MagicMock(result={})
+    for found in episodes:
+        best.update(state, [{"env_runners": found}], state)
+    return None if (popped := best.pop()) is None else popped[1]["value"]
+
+
+def episodes(*returns, spread=0.0, win_rate=0.5):
+    total = sum(returns)
+    return {
+        "episode_return_mean": total,
+        "episode_return_min": total - spread,
+        "episode_return_max": total + spread,
+        "agent_episode_returns_mean": dict(enumerate(returns)),
+        "opponents": {"win_rate": win_rate},
+    }
+
+
+def test_no_state_of_a_game_is_best_by_the_sum_of_returns():
+    assert best_of(episodes(0.5, -0.5), episodes(0.9, -0.9)) is None
+    assert best_of(episodes(0.5, -0.5), episodes(0.9, -0.4, spread=0.3)) == 0.5
+    assert best_of(episodes(3.0), episodes(5.0)) == 5.0
+    games = episodes(0.5, -0.5), episodes(0.9, -0.9, win_rate=0.8), episodes(0.6, -0.6)
+    assert best_of(*games, attribute="env_runners/opponents/win_rate") == 0.8

@@ -19,6 +19,7 @@ from jaxrl.run.health import (
     first_bad,
     outside,
 )
+from jaxrl.run.results import has_constant_sum
 
 GOOD = {
     "total_loss": 0.5,
@@ -145,6 +146,51 @@ def test_episodes_with_numbers_that_are_none_are_warned_of_once(episodes, text):
     assert watched.look([{"env_runners": {"agent_episode_returns_mean": {"a": 1e17}}}]) == []
     [warning] = watched.look([{"env_runners": episodes}, {"env_runners": episodes}])
     assert text in warning
+
+
+def game(first, second, num_episodes=50, least=0.0, most=0.0):
+    """The result of an iteration in which two agents had these returns."""
+    episodes = {
+        "num_episodes": 5,
+        "num_env_steps_sampled": 50,
+        "episode_return_mean": first + second,
+        "episode_return_min": least,
+        "episode_return_max": most,
+        "agent_episode_returns_mean": {"first": first, "second": second},
+    }
+    return {"num_episodes_lifetime": num_episodes, "env_runners": episodes, "learners": {}}
+
+
+@pytest.mark.parametrize(
+    ("found", "is_constant"),
+    [
+        (game(0.5, -0.5), True),
+        (game(0.0, 0.0), True),  # a draw
+        (game(7.0, 3.0, least=10.0, most=10.0), True),  # they share what there is
+        (game(0.5, -0.5, least=-1e-7, most=1e-7), True),  # rounding
+        (game(0.5, -0.5, least=-0.1, most=0.1), False),
+        (game(5.0, 5.0, least=10.0, most=10.0), False),  # a team, which has a reward in common
+    ],
+)
+def test_returns_that_sum_to_one_number_are_those_of_a_game(found, is_constant):
+    assert has_constant_sum(found["env_runners"]) == is_constant
+
+
+def test_one_agent_plays_no_game_however_constant_its_return_is():
+    alone = game(3.0, 0.0, least=3.0, most=3.0)["env_runners"]
+    del alone["agent_episode_returns_mean"]["second"]
+    assert not has_constant_sum(alone)
+    assert not has_constant_sum({})  # before an episode has ended
+
+
+def test_a_game_without_a_score_that_means_something_is_said_once_after_some_episodes():
+    look = HealthMonitor(SimpleNamespace(num_envs=1)).look
+    assert look([game(0.5, -0.5, num_episodes=19)]) == []
+    (line,) = look([game(0.5, -0.5), game(0.2, -0.2)])
+    assert "sum to 0.00 in every episode, so there is no best checkpoint" in line
+    assert look([game(0.1, -0.1)]) == []
+    scored = HealthMonitor(SimpleNamespace(num_envs=1), score="env_runners/opponents/win_rate")
+    assert scored.look([game(0.5, -0.5)]) == []
 
 
 def test_parts_of_observations_are_held_against_their_spaces():

@@ -21,7 +21,7 @@ from jaxrl.core.errors import one_line
 from jaxrl.core.fields import without
 from jaxrl.core.machine import num_cores
 from jaxrl.core.plan import COLUMN, LABEL
-from jaxrl.run.results import RETURN, lookup
+from jaxrl.run.results import RETURN, has_constant_sum, lookup
 
 WIN_RATE = "env_runners/opponents/win_rate"
 LOG_WIDTH = 100  # columns of a line that no terminal shows
@@ -246,10 +246,7 @@ def result_line(
     }
     mean = lookup(result, RETURN)
     if mean is not None:
-        parts["return"] = f"return {mean:7.2f}"
-        parts["agents"] = _in_brackets(
-            agent_returns(lookup(result, "env_runners/agent_episode_returns_mean"))
-        )
+        parts["return"], parts["agents"] = _returns(result["env_runners"], f"{mean:7.2f}")
         parts["length"] = f"len {lookup(result, 'env_runners/episode_len_mean'):5.1f}"
     if (wins := lookup(result, WIN_RATE)) is not None:  # returns of a game may sum to 0
         parts["wins"] = f"win rate {wins:.2f}"
@@ -272,12 +269,13 @@ def evaluation_line(
     mean, spread, least, most = (
         f"{episodes[f'episode_return_{name}']:.2f}" for name in ("mean", "std", "min", "max")
     )
+    returns, by_agent = _returns(episodes, f"{mean} +- {spread}")
     parts = {
         "what": f"evaluation after iteration {iteration:,}:",
         "episodes": f"{episodes['num_episodes']:,} {actions} episodes",
-        "return": f"return {mean} +- {spread}",
-        "range": f"(from {least} to {most})",
-        "agents": _in_brackets(agent_returns(episodes["agent_episode_returns_mean"])),
+        "return": returns,
+        "range": "" if has_constant_sum(episodes) else f"(from {least} to {most})",
+        "agents": by_agent,
         "length": f"len {episodes['episode_len_mean']:.1f}",
     }
     return _fitted(parts, ("range", "length", "agents"), width)
@@ -361,6 +359,14 @@ def agent_returns(returns: Mapping[str, float]) -> str:
         return ", ".join(f"{agent} {value:.2f}" for agent, value in returns.items())
     least, most = f"{min(returns.values()):.2f}", f"{max(returns.values()):.2f}"
     return f"{len(returns)} agents {least if least == most else f'{least} to {most}'} each"
+
+
+def _returns(episodes: Mapping[str, Any], mean: str) -> tuple[str, str]:
+    """(the return, that of each agent in brackets); only the agents' where the sum is constant."""
+    by_agent = agent_returns(episodes["agent_episode_returns_mean"])
+    if has_constant_sum(episodes):
+        return f"returns {by_agent}", ""
+    return f"return {mean}", _in_brackets(by_agent)
 
 
 def _in_brackets(text: str) -> str:
