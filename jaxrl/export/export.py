@@ -39,7 +39,7 @@ BUILDERS: dict[str, Callable[..., Built]] = {
 
 @dataclass(frozen=True)
 class Exported:
-    """A policy's file: what goes in, what comes out, and how near it is to the policy."""
+    """A policy's file: its inputs, its outputs, and the largest difference from the policy."""
 
     path: Path
     inputs: tuple[Tensor, ...]
