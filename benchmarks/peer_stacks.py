@@ -72,12 +72,12 @@ def gymnasium_step(num_envs: int, mode: str) -> Unit:
     return _random_steps(envs.step, num_envs)
 
 
-def envpool_step(num_envs: int) -> Unit:
-    """EnvPool's CartPole-v1, in C++, with as many threads as it takes by default."""
+def envpool_step(num_envs: int, threads: int) -> Unit:
+    """EnvPool's CartPole-v1, in C++, on so many threads."""
     import envpool
     import numpy as np
 
-    envs = envpool.make_gymnasium("CartPole-v1", num_envs=num_envs, seed=0)
+    envs = envpool.make_gymnasium("CartPole-v1", num_envs=num_envs, seed=0, num_threads=threads)
     envs.reset()
     return _random_steps(envs.step, num_envs, np.int32)
 
@@ -216,13 +216,15 @@ SETTINGS = {
 }
 
 
-def sb3_train() -> Unit:
-    """Stable-Baselines3's PPO with its defaults.
+def sb3_train(threads: int) -> Unit:
+    """Stable-Baselines3's PPO with its defaults, PyTorch on so many threads.
 
     On the CPU, as its documentation advises for small networks.
     """
+    import torch
     from stable_baselines3 import PPO
 
+    torch.set_num_threads(threads)
     return _learns(PPO("MlpPolicy", "CartPole-v1", seed=0, device="cpu"))
 
 
@@ -264,19 +266,21 @@ def rejax_train() -> Unit:
     return unit
 
 
-def rllib_train(task: str) -> Unit:
-    """RLlib's PPO as rllib_peer.py has it.
+def rllib_train(task: str, threads: int) -> Unit:
+    """RLlib's PPO as rllib_peer.py has it, PyTorch on so many threads.
 
     8 CartPoles or 20 arenas in the process that learns, 4,000 steps a batch.
     """
     import ray
     import rllib_peer
+    import torch
 
     sys.path.insert(
         0, str(Path(__file__).parents[1])
     )  # `tests`, with the plain arena, is beside this folder
     ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
     algorithm, sampled = rllib_peer.make_config(rllib_peer.TASKS[task], seed=0).build_algo(), 0
+    torch.set_num_threads(threads)  # building may have set it
 
     def unit():
         nonlocal sampled

@@ -5,16 +5,17 @@
     python benchmarks/peers.py --only sb3 envpool --out rows.jsonl
     python benchmarks/peers.py --python pufferlib=puffer/bin/python   # a peer with its own packages
 
-Every stack of peer_stacks.py runs in a process of its own, its libraries' threads as they are by
-default. Ours and each peer take turns, A B A B, `--pairs` times. Steps/s are medians [least, most];
-"ours, times" is the ratio of medians [least, most of the pairs]. What comes before the first turn
-stands apart: imports, building, compiling and one unit of work. Ours runs on one device, as gymnax
-and rejax do, unless its row says otherwise; actions are random, drawn within what is timed, and
-resets are part of it. The load stands above each table: on a busy machine the ratios are no
-figures, for libraries whose threads wait for each other (PyTorch) lose far more than others. How
-well the settings learn is another question: learning.py. Not in the extra `peers`: rejax 0.1.3,
-which runs with gymnax 0.0.9, not with ours, and PufferLib 3.0, which pip compiles, with PyTorch
-there beforehand and further downloads.
+Every stack of peer_stacks.py runs in a process of its own. A peer whose threads can be set
+(PyTorch, EnvPool) is first tried with one and with as many as there are cores; it keeps the faster
+number, which the table names. Ours and each peer take turns, A B A B, `--pairs` times. Steps/s are
+medians [least, most]; "ours, times" is the ratio of medians [least, most of the pairs]. What comes
+before the first turn stands apart: imports, building, compiling and one unit of work. Ours runs on
+one device, as gymnax and rejax do, unless its row says otherwise; actions are random, drawn within
+what is timed, and resets are part of it. The load stands above each table: on a busy machine the
+ratios are no figures, for libraries whose threads wait for each other (PyTorch) lose far more than
+others. How well the settings learn is another question: learning.py. Not in the extra `peers`:
+rejax 0.1.3, which runs with gymnax 0.0.9, not with ours, and PufferLib 3.0, which pip compiles,
+with PyTorch there beforehand and further downloads.
 """
 
 import argparse
@@ -43,6 +44,11 @@ class Entrant(NamedTuple):
     who: str
     stack: str
     arguments: dict
+    has_threads: bool = False  # whether the stack takes a number of `threads`
+
+    def on(self, threads: int) -> "Entrant":
+        who = f"{self.who}, {threads} thread{'s' if threads > 1 else ''}"
+        return self._replace(who=who, arguments={**self.arguments, "threads": threads})
 
 
 class Contest(NamedTuple):
@@ -67,7 +73,7 @@ def _gymnasium(num_envs: int, mode: str) -> Entrant:
 
 
 def _envpool(num_envs: int) -> Entrant:
-    return Entrant("envpool", "EnvPool (C++)", "envpool_step", {"num_envs": num_envs})
+    return Entrant("envpool", "EnvPool (C++)", "envpool_step", {"num_envs": num_envs}, True)
 
 
 def _pufferlib(num_envs: int) -> Entrant:
@@ -89,7 +95,7 @@ def _jaxrl_train(settings: str) -> Entrant:
 
 
 def _rllib_train(task: str) -> Entrant:
-    return Entrant("rllib", "RLlib, one process", "rllib_train", {"task": task})
+    return Entrant("rllib", "RLlib, one process", "rllib_train", {"task": task}, True)
 
 
 STEPPING, SISL, TRAINING = "CartPole, stepping", "PettingZoo's environments, stepping", "PPO"
@@ -107,7 +113,7 @@ CARTPOLE_PEERS = {
 PPO_PEERS = {
     "CartPole, 1 x 2048 steps, minibatch 64, 10 epochs, 64 x 64": (
         _jaxrl_train("sb3"),
-        Entrant("sb3", "Stable-Baselines3", "sb3_train", {}),
+        Entrant("sb3", "Stable-Baselines3", "sb3_train", {}, True),
         Entrant("sbx", "SBX", "sbx_train", {}),
     ),
     "CartPole, 5 x 100 steps, minibatch 100, 5 epochs, 64 x 64": (
@@ -222,8 +228,7 @@ def measure(contest: Contest, arguments: argparse.Namespace) -> list[dict]:
     processes = []
     try:
         for entrant in (contest.jaxrl, *contest.others):
-            interpreter = arguments.python.get(entrant.peer, sys.executable)
-            processes.append(Process(entrant, interpreter, arguments.patience))
+            processes.append(started(entrant, arguments))
         jaxrl, *others = processes
         if jaxrl.failure:
             sys.exit(f"our own stack {jaxrl.failure}")
@@ -242,6 +247,25 @@ def measure(contest: Contest, arguments: argparse.Namespace) -> list[dict]:
             process.close()
     report.keep(rows, arguments.out)
     return rows
+
+
+def started(entrant: Entrant, arguments: argparse.Namespace) -> Process:
+    """The process of a stack, with the number of threads that it is fastest with."""
+    interpreter = arguments.python.get(entrant.peer, sys.executable)
+    numbers = sorted({1, CORES}) if entrant.has_threads else []
+    entrants = [entrant.on(number) for number in numbers] or [entrant]
+    fastest, best = None, -1.0
+    for candidate in entrants:
+        process = Process(candidate, interpreter, arguments.patience)
+        turns = [process.go(arguments.seconds) or 0.0 for _ in range(2)] if numbers else [0.0]
+        if numbers and not process.failure:
+            print(f"{candidate.who}: {max(turns):,.0f} steps/s when tried", flush=True)
+        slower = process
+        if fastest is None or max(turns) > best:
+            slower, fastest, best = fastest, process, max(turns)
+        if slower is not None:
+            slower.close()
+    return fastest
 
 
 def _row(contest: Contest, process: Process) -> dict:

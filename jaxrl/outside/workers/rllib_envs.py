@@ -1,9 +1,9 @@
 """RLlib's `MultiAgentEnv` as a PettingZoo `ParallelEnv`, whose copies step as all others do.
 
-Ray need not be installed: the class is recognised by its methods. An agent acts next if its observation was
-given, and else waits; flags of "__all__" end the episode of all. Older forms are read as well: a
-reset without a seed that gives observations alone, four results of a step, one space for all
-agents. This module must not import JAX.
+Ray need not be installed: the class is recognised by its methods. An agent acts next if its
+observation was given, and else waits; flags of "__all__" end the episode of all. Older forms are
+read as well: a reset without a seed that gives observations alone, four results of a step, one
+space for all agents. This module must not import JAX.
 """
 
 import inspect
