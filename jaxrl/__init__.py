@@ -28,9 +28,9 @@ from jaxrl.adapters.to_pettingzoo import to_pettingzoo
 from jaxrl.adapters.to_rllib import rllib_env_runner, to_rllib, to_rllib_vector
 from jaxrl.adapters.to_sb3 import to_sb3_vec
 from jaxrl.algorithms.bc.config import BCConfig, MARWILConfig
-from jaxrl.algorithms.opponent_settings import OpponentPool
 from jaxrl.algorithms.ppo.config import PPOConfig
 from jaxrl.algorithms.ppo.ppo import make_train
+from jaxrl.algorithms.task_settings import OpponentPool
 from jaxrl.cluster.hosts import join
 from jaxrl.core.batched_env import BatchedEnvironment
 from jaxrl.core.curriculum import Curriculum, LevelsBySuccess

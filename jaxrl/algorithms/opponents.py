@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from jaxrl.algorithms.opponent_settings import (
+from jaxrl.algorithms.task_settings import (
     ACT,
     COPY,
     EVERYBODY,

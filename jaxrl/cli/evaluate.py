@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from jaxrl.algorithms.opponent_settings import EVERYBODY
+from jaxrl.algorithms.task_settings import EVERYBODY
 from jaxrl.cli.flags import (
     CompileFlags,
     Flag,

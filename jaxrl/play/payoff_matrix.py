@@ -10,8 +10,8 @@ import jax
 import numpy as np
 
 from jaxrl.algorithms.base import Algorithm, RunnerState
-from jaxrl.algorithms.opponent_settings import COPY
 from jaxrl.algorithms.opponents import Pool
+from jaxrl.algorithms.task_settings import COPY
 from jaxrl.core.errors import UsageError
 from jaxrl.core.types import PyTree
 from jaxrl.play.host_episodes import EpisodeRange, Players, play_episodes

@@ -13,7 +13,7 @@ import numpy as np
 
 from jaxrl.algorithms.base import Algorithm, Metrics, RunnerState
 from jaxrl.algorithms.config import AlgorithmConfig
-from jaxrl.algorithms.opponent_settings import COPY
+from jaxrl.algorithms.task_settings import COPY
 from jaxrl.core.errors import UsageError, brief
 from jaxrl.core.exact_sums import on_host
 from jaxrl.core.json_text import why_unreadable

@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl.algorithms.base import Algorithm, Metrics
-from jaxrl.algorithms.opponent_settings import COPY
 from jaxrl.algorithms.opponents import Pool, Scores
+from jaxrl.algorithms.task_settings import COPY
 from jaxrl.core.errors import UsageError, unknown_result
 from jaxrl.core.tasks import TASK
 from jaxrl.rollout.episode_stats import Spread, Summary

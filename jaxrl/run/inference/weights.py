@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from jaxrl.algorithms.base import Algorithm, RunnerState
-from jaxrl.algorithms.opponent_settings import RANDOM
+from jaxrl.algorithms.task_settings import RANDOM
 from jaxrl.core.errors import (
     UsageError,
     brief,

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxrl.algorithms.opponent_settings import COPY, EVERYBODY
+from jaxrl.algorithms.task_settings import COPY, EVERYBODY
 from jaxrl.run.logging.history import History, Series
 from jaxrl.run.logging.panels import WIN_RATE, Panel
 from jaxrl.run.results import ENV_STEPS, Result, lookup, read_result

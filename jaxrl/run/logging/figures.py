@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxrl.algorithms.opponent_settings import EVERYBODY
+from jaxrl.algorithms.task_settings import EVERYBODY
 from jaxrl.core.errors import UsageError, brief, require
 from jaxrl.run.logging.curves import MAX_LINES, aligned, last_step, of_kind, smooth, spans_decades
 from jaxrl.run.logging.history import Series

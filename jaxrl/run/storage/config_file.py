@@ -12,8 +12,7 @@ from types import FunctionType
 from typing import Any
 
 from jaxrl.algorithms.config import AlgorithmConfig
-from jaxrl.algorithms.opponent_settings import for_opponent
-from jaxrl.algorithms.task_settings import ONLY_TRAINING
+from jaxrl.algorithms.task_settings import ONLY_TRAINING, for_opponent
 from jaxrl.core.errors import UsageError, brief
 from jaxrl.core.fields import without
 from jaxrl.core.frozen import freeze

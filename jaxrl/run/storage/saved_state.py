@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl.algorithms.base import Algorithm, RunnerState
-from jaxrl.algorithms.opponent_settings import OpponentPool
+from jaxrl.algorithms.task_settings import OpponentPool
 from jaxrl.core.errors import UsageError, unlike
 from jaxrl.core.program_spaces import is_alike_inside
 from jaxrl.core.types import Key, PyTree
