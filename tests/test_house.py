@@ -643,10 +643,13 @@ def test_dense_expressions_are_counted_in_lines_that_are_not_blank():
 
 
 # What a stranger may have to read; the two numbers only fall.
-MOST_FILES_OF_A_TRAINER, MOST_LINES_OF_A_TRAINER = 114, 20_100
+MOST_FILES_OF_A_TRAINER, MOST_LINES_OF_A_TRAINER = 95, 18_250
 NOT_OF_A_TRAINER = (  # in its own folders: what a setting or a call asks for
     *("jaxrl/run/logging/figures", "jaxrl/run/resume", "jaxrl/run/divergence"),
-    *("jaxrl/run/inference/policy", "jaxrl/core/drawing"),
+    *("jaxrl/run/inference/policy", "jaxrl/core/drawing", "jaxrl/core/batched_env"),
+    *(f"jaxrl/models/{name}" for name in ("attention", "cells", "cnn", "custom", "recurrent_")),
+    *("jaxrl/algorithms/opponents", "jaxrl/rollout/opponents", "jaxrl/rollout/critic_inputs"),
+    "jaxrl/rollout/recorded_steps",
 )
 
 
