@@ -13,14 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from jaxrl.algorithms.task_settings import (
-    ACT,
-    COPY,
-    EVERYBODY,
-    RANDOM,
-    OpponentPool,
-    takes_mask,
-)
+from jaxrl.algorithms.task_settings import ACT, COPY, EVERYBODY, RANDOM, OpponentPool, takes_mask
 from jaxrl.core.errors import UsageError, brief, reason_of, unknown_name
 from jaxrl.core.fields import field_names
 from jaxrl.core.program_spaces import action_from_program, mask_length

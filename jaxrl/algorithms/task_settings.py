@@ -12,16 +12,7 @@ from jaxrl.algorithms import validators
 from jaxrl.core import words
 from jaxrl.core.curriculum import CURRICULUM
 from jaxrl.core.errors import UsageError, brief, unknown_name
-from jaxrl.core.fields import (
-    count,
-    field_names,
-    number,
-    one_of,
-    pairs,
-    setting,
-    text,
-    without,
-)
+from jaxrl.core.fields import count, field_names, number, one_of, pairs, setting, text, without
 from jaxrl.core.frozen import freeze
 from jaxrl.core.trust import Kind, name_of, parse_name
 from jaxrl.core.types import PolicyId

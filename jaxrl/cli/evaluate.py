@@ -6,14 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from jaxrl.algorithms.task_settings import EVERYBODY
-from jaxrl.cli.flags import (
-    CompileFlags,
-    Flag,
-    find_modules_here,
-    flags_of,
-    given_flags,
-    read_flags,
-)
+from jaxrl.cli.flags import CompileFlags, Flag, find_modules_here, flags_of, given_flags, read_flags
 from jaxrl.cli.help import show_help
 from jaxrl.core.errors import UsageError
 from jaxrl.core.fields import UINT32, check_all, count, flag, number, setting

@@ -13,16 +13,7 @@ from flax import struct
 from jaxrl.core.errors import UsageError
 from jaxrl.core.fast_prng import is_key, to_fast_key
 from jaxrl.core.program_spaces import action_space_inside
-from jaxrl.core.spaces import (
-    Box,
-    Dict,
-    Discrete,
-    MultiDiscrete,
-    Space,
-    Tuple,
-    is_tree,
-    tree_of,
-)
+from jaxrl.core.spaces import Box, Dict, Discrete, MultiDiscrete, Space, Tuple, is_tree, tree_of
 from jaxrl.core.types import Key
 from jaxrl.ops.continuous import (
     DiagGaussian,

@@ -15,12 +15,7 @@ import numpy as np
 from flax import struct
 
 from jaxrl.core.errors import UsageError, brief
-from jaxrl.core.program_spaces import (
-    action_from_program,
-    action_to_program,
-    countable,
-    numbers_of,
-)
+from jaxrl.core.program_spaces import action_from_program, action_to_program, countable, numbers_of
 from jaxrl.core.spaces import Box, Space, beyond, is_tree, tree_of
 from jaxrl.core.types import Key, PyTree
 from jaxrl.ops.distributions import INFINITE, Distribution, bounds_of, num_log_stds

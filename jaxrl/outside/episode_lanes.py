@@ -11,12 +11,7 @@ import numpy as np
 from jaxrl.algorithms.config import AlgorithmConfig
 from jaxrl.algorithms.offline_data import MASK, checked, flags_of
 from jaxrl.core.errors import UsageError, unknown_name
-from jaxrl.core.program_spaces import (
-    action_to_program,
-    countable,
-    mask_length,
-    sampled_space,
-)
+from jaxrl.core.program_spaces import action_to_program, countable, mask_length, sampled_space
 from jaxrl.core.spaces import tree_of
 from jaxrl.core.types import AgentId, PyTree
 from jaxrl.episodes import MultiAgentEpisode, SingleAgentEpisode

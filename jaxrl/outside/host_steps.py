@@ -11,12 +11,7 @@ from jaxrl.core.env import RawStep
 from jaxrl.core.outside_env import OutsideState, OutsideSteps
 from jaxrl.core.types import PyTree
 from jaxrl.models.policy_spec import PolicyOutput, PolicyWeights
-from jaxrl.rollout.env_step import (
-    EnvBatch,
-    RolloutSpec,
-    choose_actions,
-    reset_envs,
-)
+from jaxrl.rollout.env_step import EnvBatch, RolloutSpec, choose_actions, reset_envs
 from jaxrl.rollout.grouping import Grouping
 
 

@@ -21,12 +21,7 @@ from jaxrl.episodes.column import Column
 from jaxrl.episodes.values import Nested, map_nested, stack
 from jaxrl.ops.distributions import from_logits, num_logits
 from jaxrl.play.played_steps import PROBABILITIES
-from jaxrl.play.whole_episodes import (
-    EpisodesUnderWay,
-    PlaySpec,
-    episode_keys,
-    step_chance,
-)
+from jaxrl.play.whole_episodes import EpisodesUnderWay, PlaySpec, episode_keys, step_chance
 from jaxrl.rollout.env_step import EnvBatch, RolloutSpec, StepRandomness, draw_randomness
 from jaxrl.rollout.grouping import Grouping, PolicyGroup
 from jaxrl.rollout.recorded_steps import DIST_INPUTS, ENV_ACTIONS, RecordedSteps

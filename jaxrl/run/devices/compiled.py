@@ -21,13 +21,7 @@ from jaxrl.core.env import has_outside_state
 from jaxrl.core.machine import free_memory, free_on_device, in_units, process_memory
 from jaxrl.core.types import Key, PyTree
 from jaxrl.ops.packing import pack
-from jaxrl.run.devices.mesh import (
-    AXIS,
-    by_environment,
-    mesh_of,
-    placed,
-    recorded_by_environment,
-)
+from jaxrl.run.devices.mesh import AXIS, by_environment, mesh_of, placed, recorded_by_environment
 
 if TYPE_CHECKING:
     from jaxrl.rollout.recorded_steps import RecordedSteps

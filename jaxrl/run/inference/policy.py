@@ -13,12 +13,7 @@ from jaxrl.core.errors import UsageError, brief
 from jaxrl.core.fields import UINT32, count, flag
 from jaxrl.core.program_spaces import is_action_of_program, mask_length
 from jaxrl.core.types import AgentId, Key, PolicyId, PyTree
-from jaxrl.models.policy_spec import (
-    PolicySpec,
-    PolicyState,
-    PolicyWeights,
-    has_mask,
-)
+from jaxrl.models.policy_spec import PolicySpec, PolicyState, PolicyWeights, has_mask
 from jaxrl.ops.distributions import Distribution
 from jaxrl.ops.environment_actions import InEnvironment
 from jaxrl.run.inference.act_inputs import ActInputs, ActReader

@@ -12,14 +12,7 @@ import numpy as np
 
 from jaxrl.algorithms.base import Algorithm, RunnerState
 from jaxrl.algorithms.task_settings import RANDOM
-from jaxrl.core.errors import (
-    UsageError,
-    brief,
-    named_policy,
-    nearest,
-    unknown_name,
-    unlike,
-)
+from jaxrl.core.errors import UsageError, brief, named_policy, nearest, unknown_name, unlike
 from jaxrl.core.fields import UINT32, count, instance_of, text
 from jaxrl.core.program_spaces import is_alike_inside
 from jaxrl.core.spaces import to_json
