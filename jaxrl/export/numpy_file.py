@@ -24,7 +24,6 @@ from jaxrl.models.network_inputs import ObservationFilter, is_image, layout_of, 
 from jaxrl.models.policy_spec import PolicySpec, without_mask
 from jaxrl.models.recurrent_network import RecurrentNetwork
 from jaxrl.ops.distributions import noise_size, num_logits
-from jaxrl.ops.environment_actions import action_bounds
 from jaxrl.ops.running_stats import RunningMeanStd
 
 SECOND_FORMAT = 2  # what readers of the first one would misread
@@ -208,12 +207,7 @@ def _plan(spec: PolicySpec, space: Space) -> dict[str, Any]:
             "action_shape": list(space.shape),
             **({"action_dtype": np.dtype(space.dtype).name} if isinstance(space, Box) else {}),
         }
-    bounds = action_bounds(
-        space,
-        normalize=spec.normalize_actions,
-        clip=spec.clip_actions,
-        kind=spec.action_distribution,
-    )
+    bounds = spec.action_form.bounds(space)
     clipped = "clip" if bounds.are_kept else None
     is_mixed = bounds.stretched.any() and not bounds.stretched.all()
     texts = lambda bounds: np.vectorize(str, otypes=[object])(bounds).tolist()

@@ -96,8 +96,7 @@ class PolicySpec:
     model: reads `told.input_space(observation_space, action_space)`.
     observation_filter, normalize_images: see `ObservationFilter`. "MeanStdFilter" does not change
         the numbers of the first iteration, as in RLlib.
-    normalize_actions, clip_actions: see `environment_action`; training always uses the action as
-        sampled.
+    normalize_actions, clip_actions: see `ActionForm`; training always uses the action as sampled.
     action_distribution: of a Box's actions, from ACTION_DISTRIBUTIONS.
     max_seq_len: the length of training sequences of a model with memory.
     critic: of a centralised critic; then the model reads an `ActorCritic`. Whoever acts without

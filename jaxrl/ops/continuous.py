@@ -79,7 +79,7 @@ class DiagGaussian(Continuous, struct.PyTreeNode):
 class SquashedGaussian(DiagGaussian):
     """tanh(u) of independent normal numbers u, within (-1, 1) (Haarnoja et al. 2018, appendix C).
 
-    Actions are stored as u; `environment_action` squashes them. In f32, u cannot be recovered from
+    Actions are stored as u; `ActionForm` squashes them. In f32, u cannot be recovered from
     tanh(u) near the bounds, and the ratio of two log-probabilities would be noise there. Densities
     are those of tanh(u). The KL is that of the normal numbers, since a bijection does not change
     it. The mode is that of u.

@@ -25,30 +25,38 @@ BOUND_MARGIN = 1e-3  # distance from a bound of actions that tanh is to reach: 3
 
 @dataclass(frozen=True)
 class ActionForm:
-    """The forms of an action in a policy and in its environment; hashable.
+    """The forms of an action in a policy and in its environment, one made of the other; hashable.
 
-    normalize, clip, kind: see `environment_action`; training always uses the action as sampled.
+    Only the numbers of a Box are changed by these settings, each by its own bounds. Training always
+    uses the action as sampled.
+
+    normalize: stretches [-1, 1] to [low, high] where both are finite, and clips to every finite
+        bound. Has priority over `clip`, as in RLlib.
+    clip: to every finite bound.
+    kind: the distribution of a Box's actions; "beta" and "squashed_gaussian" always fill
+        [low, high]. The latter is squashed here.
     """
 
     space: Space  # the environment's
     normalize: bool = True
     clip: bool = False
-    kind: str = "gaussian"  # the distribution of a Box's actions
+    kind: str = "gaussian"
 
     def to_env(self, action: PyTree) -> PyTree:
         """The distribution's actions as the environment's, `[..., *space.shape]`."""
-        return self._stretch(self.as_sampled(action))
+        return self._of_boxes(self._stretched, self.as_sampled(action))
 
-    @functools.cached_property
-    def _stretch(self) -> Callable[[PyTree], PyTree]:
-        settings = {"normalize": self.normalize, "clip": self.clip, "kind": self.kind}
-        return self._for_boxes(functools.partial(environment_action, **settings))
+    def from_env(self, action: PyTree, xp: Any = np) -> PyTree:
+        """The distribution's actions for the environment's `[..., *space.shape]`.
 
-    def _for_boxes(self, convert: Callable[[Box], Callable]) -> Callable[[PyTree], PyTree]:
-        """`convert(space)` of the numbers of each Box; what else there is stays as it is."""
-        choose = lambda part: convert(part) if num_log_stds(part) else lambda action: action
-        converts = jax.tree.map(choose, tree_of(self.space))
-        return lambda action: jax.tree.map(lambda call, leaf: call(leaf), converts, action)
+        Of actions at a bound that the policy reaches only in the limit, or that were clipped there,
+        the nearest that it can take.
+
+        Args:
+            xp: `numpy`, or `jax.numpy` inside a compiled program.
+        """
+        inside = self._of_boxes(functools.partial(self._shrunk, xp=xp), action)
+        return action_to_program(self.space, inside, xp)
 
     def as_sampled(self, action: PyTree) -> PyTree:
         """The distribution's actions as the environment's, but a Box's numbers not stretched."""
@@ -57,19 +65,9 @@ class ActionForm:
     def recorded(self, action: PyTree) -> tuple[PyTree, PyTree | None]:
         """The action as episodes record it: (`as_sampled`, `to_env` where that differs)."""
         sampled = self.as_sampled(action)
-        stretched = self._stretch(sampled)
+        stretched = self._of_boxes(self._stretched, sampled)
         leaves = zip(jax.tree.leaves(sampled), jax.tree.leaves(stretched), strict=True)
         return sampled, None if all(left is right for left, right in leaves) else stretched
-
-    def from_env(self, action: PyTree, xp: Any = np) -> PyTree:
-        """The distribution's actions for the environment's `[..., *space.shape]`.
-
-        Args:
-            xp: `numpy`, or `jax.numpy` inside a compiled program.
-        """
-        settings = {"normalize": self.normalize, "clip": self.clip, "kind": self.kind, "xp": xp}
-        convert = functools.partial(policy_action, **settings)
-        return action_to_program(self.space, self._for_boxes(convert)(action), xp)
 
     def spread(self, distribution: Distribution) -> tuple[jax.Array, ...] | None:
         """(mean - std, mean, mean + std) of a Box's numbers, as the environment has them.
@@ -82,6 +80,64 @@ class ActionForm:
             return tuple(map(self.to_env, distribution.spread()))
         rows = map(self.to_env, distribution.spread_rows())
         return tuple(numbers_of(self.space, row) for row in rows)
+
+    def bounds(self, box: Box) -> "ActionBounds":
+        """The bounds that actions of a Box are brought to."""
+        low, high = bounds_of(box)
+        normalize = self.normalize or self.kind != "gaussian"
+        both = (np.abs(low) < INFINITE) & (np.abs(high) < INFINITE)
+        has_any = np.any((np.abs(low) < INFINITE) | (np.abs(high) < INFINITE))
+        are_kept = bool(has_any and (normalize or self.clip))
+        return ActionBounds(low, high, both & normalize, are_kept)
+
+    def _of_boxes(self, convert: Callable[[Box, Any], Any], action: PyTree) -> PyTree:
+        """`convert(box, numbers)` of each Box; what else there is stays as it is."""
+        choose = lambda part, leaf: convert(part, leaf) if num_log_stds(part) else leaf
+        return jax.tree.map(choose, tree_of(self.space), action)
+
+    def _stretched(self, box: Box, action: jax.Array) -> jax.Array:
+        """The environment's numbers of a Box, for the policy's."""
+        bounds = self.bounds(box)
+        axes = tuple(range(action.ndim - bounds.low.ndim))
+        wide = lambda bound: np.expand_dims(bound, axes)
+        least, most = wide(bounds.low), wide(bounds.high)
+        action = jnp.tanh(action) if self.kind == "squashed_gaussian" else action
+        if bounds.stretched.any():
+            stretched = least + (action + 1.0) * wide(bounds.half_width)
+            is_all = bounds.stretched.all()
+            action = stretched if is_all else jnp.where(wide(bounds.stretched), stretched, action)
+        if bounds.are_kept:
+            action = jnp.clip(action, least, most)
+        return action.astype(jax.dtypes.canonicalize_dtype(box.dtype))
+
+    def _shrunk(self, box: Box, action: Any, xp: Any) -> Any:
+        """The policy's numbers of a Box, for the environment's."""
+        bounds, action = self.bounds(box), xp.asarray(action, np.float32)
+        sampled = xp.clip(action, bounds.low, bounds.high) if bounds.are_kept else action
+        if bounds.stretched.any():
+            start = np.where(bounds.stretched, bounds.low, 0.0)
+            width = np.where(bounds.half_width > 0, 2.0 * bounds.half_width, 1.0)
+            inside = xp.clip(2.0 * (action - start) / width - 1.0, -1.0, 1.0)
+            sampled = xp.where(bounds.stretched, inside, sampled)
+        if self.kind == "squashed_gaussian":
+            inside = 1.0 - BOUND_MARGIN
+            sampled = xp.arctanh(xp.clip(sampled, -inside, inside))
+        return xp.float32(sampled)
+
+
+class ActionBounds(NamedTuple):
+    """The bounds of a Box's actions, by element; a bound beyond 1e30 counts as infinite."""
+
+    low: np.ndarray  # f32[*shape]
+    high: np.ndarray
+    stretched: np.ndarray  # bool[*shape]  whether [-1, 1] of the policy is [low, high]
+    are_kept: bool  # whether actions are clipped to the finite bounds
+
+    @property
+    def half_width(self) -> np.ndarray:
+        """f32[*shape], 0 where [-1, 1] is not stretched."""
+        low, high = (np.where(self.stretched, bound, 0.0) for bound in (self.low, self.high))
+        return np.float32(0.5) * (high - low)
 
 
 class InEnvironment(struct.PyTreeNode):
@@ -131,98 +187,6 @@ class InEnvironment(struct.PyTreeNode):
     @property
     def logits(self) -> jax.Array:
         return self.inside.logits
-
-
-class ActionBounds(NamedTuple):
-    """The bounds of a Box's actions, by element; a bound beyond 1e30 counts as infinite."""
-
-    low: np.ndarray  # f32[*shape]
-    high: np.ndarray
-    stretched: np.ndarray  # bool[*shape]  whether [-1, 1] of the policy is [low, high]
-    are_kept: bool  # whether actions are clipped to the finite bounds
-
-    @property
-    def half_width(self) -> np.ndarray:
-        """f32[*shape], 0 where [-1, 1] is not stretched."""
-        low, high = (np.where(self.stretched, bound, 0.0) for bound in (self.low, self.high))
-        return np.float32(0.5) * (high - low)
-
-
-def action_bounds(
-    space: Box, *, normalize: bool, clip: bool, kind: str = "gaussian"
-) -> ActionBounds:
-    """The bounds that `environment_action` applies under these settings, as arrays."""
-    low, high = bounds_of(space)
-    normalize = normalize or kind != "gaussian"
-    both = (np.abs(low) < INFINITE) & (np.abs(high) < INFINITE)
-    has_any = np.any((np.abs(low) < INFINITE) | (np.abs(high) < INFINITE))
-    return ActionBounds(low, high, both & normalize, bool(has_any and (normalize or clip)))
-
-
-def environment_action(
-    action_space: Space, *, normalize: bool, clip: bool, kind: str = "gaussian"
-) -> Callable[[jax.Array], jax.Array]:
-    """The function from a policy's action `[..., *shape]` to the environment's.
-
-    Only actions of a Box are changed, each element by its own bounds.
-
-    Args:
-        normalize: stretches [-1, 1] to [low, high] where both are finite, and clips to every finite
-            bound. Has priority over `clip`, as in RLlib.
-        clip: to every finite bound.
-        kind: the distribution; "beta" and "squashed_gaussian" always fill [low, high]. The latter
-            is squashed here.
-    """
-    if not isinstance(action_space, Box):
-        return lambda action: action
-    bounds = action_bounds(action_space, normalize=normalize, clip=clip, kind=kind)
-
-    def convert(action):
-        axes = tuple(range(action.ndim - bounds.low.ndim))
-        wide = lambda bound: np.expand_dims(bound, axes)
-        least, most = wide(bounds.low), wide(bounds.high)
-        action = jnp.tanh(action) if kind == "squashed_gaussian" else action
-        if bounds.stretched.any():
-            stretched = least + (action + 1.0) * wide(bounds.half_width)
-            is_all = bounds.stretched.all()
-            action = stretched if is_all else jnp.where(wide(bounds.stretched), stretched, action)
-        if bounds.are_kept:
-            action = jnp.clip(action, least, most)
-        return action.astype(jax.dtypes.canonicalize_dtype(action_space.dtype))
-
-    return convert
-
-
-def policy_action(
-    action_space: Space, *, normalize: bool, clip: bool, kind: str = "gaussian", xp: Any = np
-) -> Callable[[Any], Any]:
-    """The function from the environment's actions back to a policy's; see `environment_action`.
-
-    Of actions at a bound that the policy reaches only in the limit, or that were clipped there, the
-    nearest that it can take.
-
-    Args:
-        xp: the library of the arrays, `numpy` or `jax.numpy`.
-    """
-    if not isinstance(action_space, Box):
-        return lambda action: action
-    bounds = action_bounds(action_space, normalize=normalize, clip=clip, kind=kind)
-    low, high = bounds.low, bounds.high
-
-    def convert(action):
-        action = xp.asarray(action, np.float32)
-        sampled = xp.clip(action, low, high) if bounds.are_kept else action
-        if bounds.stretched.any():
-            start = np.where(bounds.stretched, low, 0.0)
-            width = np.where(bounds.half_width > 0, 2.0 * bounds.half_width, 1.0)
-            inside = xp.clip(2.0 * (action - start) / width - 1.0, -1.0, 1.0)
-            sampled = xp.where(bounds.stretched, inside, sampled)
-        if kind == "squashed_gaussian":
-            inside = 1.0 - BOUND_MARGIN
-            sampled = xp.arctanh(xp.clip(sampled, -inside, inside))
-        return xp.float32(sampled)
-
-    return convert
 
 
 def _refuse_others(space: Space, action: PyTree) -> None:

@@ -14,7 +14,7 @@ from jaxrl import BCConfig, MARWILConfig, Trainer, UsageError, load_policy
 from jaxrl.algorithms.offline_data import checked
 from jaxrl.core.spaces import Box, Dict, Discrete
 from jaxrl.episodes import EpisodeWriter, MultiAgentEpisode, SingleAgentEpisode
-from jaxrl.ops.environment_actions import environment_action, policy_action
+from jaxrl.ops.environment_actions import ActionForm
 from tests.probes import Joining, Leavers, TicTacToe, Twins
 
 pytest.importorskip("pyarrow")
@@ -153,14 +153,14 @@ def test_masks_are_used_where_each_episode_has_its_own(tmp_path):
 def test_actions_of_a_box_are_read_back_to_what_the_policy_sampled(kind):
     space = Box(np.array([-2.0, 0.0]), np.array([2.0, 10.0]), (2,))
     sampled = np.float32([[0.5, -0.25], [-0.9, 0.0]])
-    settings = {"normalize": True, "clip": False, "kind": kind}
-    played = np.asarray(environment_action(space, **settings)(jnp.asarray(sampled)))
-    np.testing.assert_allclose(policy_action(space, **settings)(played), sampled, atol=1e-5)
+    form = ActionForm(space, normalize=True, kind=kind)
+    played = np.asarray(form.to_env(jnp.asarray(sampled)))
+    np.testing.assert_allclose(form.from_env(played), sampled, atol=1e-5)
 
 
 def test_a_squashed_action_at_its_bound_is_finite():
     space = Box(-1.0, 1.0, (1,))
-    read = policy_action(space, normalize=True, clip=False, kind="squashed_gaussian")
+    read = ActionForm(space, normalize=True, kind="squashed_gaussian").from_env
     assert 3 < read(np.float32([[1.0]]))[0, 0] < 5
 
 

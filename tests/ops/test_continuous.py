@@ -14,7 +14,7 @@ from jaxrl.core.errors import UsageError
 from jaxrl.core.spaces import Box, Discrete, MultiDiscrete
 from jaxrl.ops.continuous import Beta, DiagGaussian, SquashedGaussian, beta_of, digamma, log_gamma
 from jaxrl.ops.distributions import from_logits, num_logits, sampling_noise
-from jaxrl.ops.environment_actions import environment_action
+from jaxrl.ops.environment_actions import ActionForm
 
 KEY = jax.random.key(0)
 KINDS = ("gaussian", "beta", "squashed_gaussian")
@@ -297,7 +297,7 @@ def test_batch_axes_lead_and_rows_are_independent(kind, batch, shape):
         )
         action = distribution.sample(noise)
         terms = distribution.log_prob(action), distribution.entropy(), distribution.kl(other)
-        to_env_action = environment_action(space, normalize=False, clip=False, kind=kind)
+        to_env_action = ActionForm(space, normalize=False, kind=kind).to_env
         return action, distribution.mode(), to_env_action(action), *terms
 
     noise = noise_of(space, KEY, batch, kind)
@@ -316,13 +316,11 @@ def test_batch_axes_lead_and_rows_are_independent(kind, batch, shape):
 def test_beta_and_squashed_actions_fill_the_bounds_however_actions_are_fitted():
     space = Box((0.0, -2.0), (10.0, 2.0), (2,))
     for normalize in (True, False):
-        convert = environment_action(space, normalize=normalize, clip=False, kind="beta")
+        convert = ActionForm(space, normalize, kind="beta").to_env
         np.testing.assert_allclose(
             convert(jnp.array([[-1.0, 0.5], [1.0, -1.0]])), [[0, 1], [10, -2]]
         )
-        convert = environment_action(
-            space, normalize=normalize, clip=False, kind="squashed_gaussian"
-        )
+        convert = ActionForm(space, normalize, kind="squashed_gaussian").to_env
         np.testing.assert_allclose(convert(jnp.array([0.0, 20.0])), [5, 2])
         np.testing.assert_allclose(
             convert(jnp.array([np.arctanh(0.5), -20.0])), [7.5, -2], rtol=1e-6

@@ -21,7 +21,7 @@ from jaxrl.ops.distributions import (
     num_logits,
     sampling_noise,
 )
-from jaxrl.ops.environment_actions import environment_action, policy_action
+from jaxrl.ops.environment_actions import ActionForm
 
 NVEC = (2, 3)
 KEY = jax.random.key(0)
@@ -315,7 +315,7 @@ def test_an_overflowing_log_std_is_held_at_twenty():
 
 def test_normalized_actions_stretch_to_the_bounds_and_stop_there():
     space = Box((0.0, -2.0), (10.0, 2.0), (2,))
-    convert = environment_action(space, normalize=True, clip=False)
+    convert = ActionForm(space, normalize=True).to_env
     actions = jnp.array([[-1.0, -1.0], [0.0, 0.5], [1.0, 1.0], [1.5, -7.0]])
     np.testing.assert_allclose(convert(actions), [[0, -2], [5, 1], [10, 2], [10, -2]], atol=1e-6)
 
@@ -323,11 +323,9 @@ def test_normalized_actions_stretch_to_the_bounds_and_stop_there():
 def test_clipped_actions_stop_at_the_bounds_and_others_pass_as_they_are():
     space, actions = Box((0.0, -2.0), (10.0, 2.0), (2,)), jnp.array([[-1.0, -1.0], [11.0, 3.0]])
     np.testing.assert_array_equal(
-        environment_action(space, normalize=False, clip=True)(actions), [[0, -1], [10, 2]]
+        ActionForm(space, normalize=False, clip=True).to_env(actions), [[0, -1], [10, 2]]
     )
-    np.testing.assert_array_equal(
-        environment_action(space, normalize=False, clip=False)(actions), actions
-    )
+    np.testing.assert_array_equal(ActionForm(space, normalize=False).to_env(actions), actions)
 
 
 def test_each_element_is_stretched_between_finite_bounds_and_clipped_at_a_single_one():
@@ -335,11 +333,11 @@ def test_each_element_is_stretched_between_finite_bounds_and_clipped_at_a_single
     actions = jnp.array([[-1.0, -1.0, -1.0, -1.0], [11.0, 3.0, 50.0, 0.5]])
     for clip in (False, True):
         np.testing.assert_array_equal(
-            environment_action(space, normalize=True, clip=clip)(actions),
+            ActionForm(space, normalize=True, clip=clip).to_env(actions),
             [[0, -1, -1, 0], [11, 2, 50, 7.5]],
         )
     np.testing.assert_array_equal(
-        environment_action(space, normalize=False, clip=True)(actions),
+        ActionForm(space, normalize=False, clip=True).to_env(actions),
         [[0, -1, -1, 0], [11, 2, 50, 0.5]],
     )
 
@@ -355,13 +353,13 @@ def test_environments_get_actions_within_every_finite_bound(bounds, normalize, s
     """And the policy's action comes back, unless it was clipped."""
     low, high = map(np.float32, zip(*bounds, strict=True))
     space = Box(tuple(low.tolist()), tuple(high.tolist()))
-    how = {"normalize": normalize, "clip": True}
+    form = ActionForm(space, normalize, clip=True)
     actions = np.float32(5 * np.random.default_rng(seed).normal(size=(20, len(bounds))))
-    given = np.asarray(environment_action(space, **how)(jnp.asarray(actions)))
+    given = np.asarray(form.to_env(jnp.asarray(actions)))
     assert np.all((given >= low) & (given <= high))
     both = (np.abs(low) < 1e30) & (np.abs(high) < 1e30) & normalize
     wanted = np.where(both, np.clip(actions, -1, 1), np.clip(actions, low, high))
-    back = policy_action(space, **how)(given)
+    back = form.from_env(given)
     is_point = both & (low == high)  # one action, whatever the policy had
     np.testing.assert_allclose(back[:, ~is_point], wanted[:, ~is_point], atol=1e-5, rtol=1e-5)
 
@@ -371,7 +369,7 @@ def test_integer_actions_are_never_converted():
         (Discrete(3), jnp.array([2])),
         (MultiDiscrete(NVEC), jnp.array([[1, 2]])),
     ):
-        assert environment_action(space, normalize=True, clip=True)(action) is action
+        assert ActionForm(space, normalize=True, clip=True).to_env(action) is action
 
 
 # Masks

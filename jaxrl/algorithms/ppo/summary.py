@@ -17,7 +17,7 @@ from jaxrl.models.model import num_parameters
 from jaxrl.models.network_inputs import ALL_AGENTS, OWN, STATE, is_image, layout_of
 from jaxrl.models.policy_spec import PolicySpec
 from jaxrl.ops.distributions import num_log_stds
-from jaxrl.ops.environment_actions import action_bounds
+from jaxrl.ops.environment_actions import ActionForm
 from jaxrl.ops.minibatch import num_minibatches
 from jaxrl.rollout.critic_inputs import critic_spaces
 
@@ -193,7 +193,7 @@ def _actions(config: PPOConfig, space: Space) -> tuple[str, ...]:
 def _fitted(config: PPOConfig, space: Box) -> str:
     """The way in which a Gaussian's actions are brought to the space's bounds."""
     normalize, clip = config.normalize_actions, config.clip_actions
-    bounds = action_bounds(space, normalize=normalize, clip=clip)
+    bounds = ActionForm(space, normalize, clip).bounds(space)
     if bounds.stretched.all():
         return "[-1, 1] stretched to the bounds and clipped"
     if bounds.stretched.any():
