@@ -32,7 +32,7 @@ import jax
 from jaxrl.core.errors import UsageError, brief, one_line
 from jaxrl.core.fields import count, text
 from jaxrl.core.machine import num_cores, require_descriptors
-from jaxrl.run.devices.mesh import Hosts, enter, hosts
+from jaxrl.run.devices.mesh import Hosts, hosts, mark_joined
 
 AUTO = "auto"
 JOIN_SECONDS = 60.0
@@ -255,7 +255,7 @@ def join(
     channel = Channel(global_state.client, index, number)
     channel.watch()
     cores = _introduced(channel)
-    enter(Hosts(index, number, cores, channel))
+    mark_joined(Hosts(index, number, cores, channel))
     atexit.register(_leave, channel, _kept_open(sockets) if index == 0 else None)
 
 

@@ -10,9 +10,8 @@ import functools
 from typing import Self
 
 import jax
-import jax.numpy as jnp
 
-from jaxrl.core.env import Environment, restart
+from jaxrl.core.env import Environment, batch_of_one, restart
 from jaxrl.core.fast_prng import with_fast_keys
 from jaxrl.core.types import Key, PyTree
 
@@ -67,7 +66,7 @@ class BatchedEnvironment(Environment):
         return _only(self.reset_batch(key[None], params))
 
     def step_env(self, key: Key, state: PyTree, action: PyTree, params: PyTree) -> tuple:
-        return _only(self.step_batch(key[None], *_batch_of_one((state, action)), params))
+        return _only(self.step_batch(key[None], *batch_of_one((state, action)), params))
 
     def step(self, key: Key, state: PyTree, action: PyTree, params: PyTree = None) -> tuple:
         params = self.default_params if params is None else params
@@ -76,15 +75,11 @@ class BatchedEnvironment(Environment):
         obs, state, reward, terminated, info = stepped
         truncated = self.is_truncated(state, params) & ~terminated
         info = {**info, "final_observation": obs}
-        ended, reached = _batch_of_one((terminated | truncated, (obs, state)))
+        ended, reached = batch_of_one((terminated | truncated, (obs, state)))
         obs, state = _only(
             with_fast_keys(self.restart_batch, reset_key[None], ended, reached, params)
         )
         return obs, state, reward, terminated, truncated, info
-
-
-def _batch_of_one(tree: PyTree) -> PyTree:
-    return jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], tree)
 
 
 def _only(tree: PyTree) -> PyTree:

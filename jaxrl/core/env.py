@@ -256,12 +256,12 @@ class Solo(StackedEnvironment):
 
     def reset_stacked(self, key: Key, params: PyTree) -> tuple[PyTree, PyTree]:
         obs, state = self.env.reset_env(key, params)
-        return _one_agent(obs), state
+        return batch_of_one(obs), state
 
     def step_stacked(self, key: Key, state: PyTree, action: PyTree, params: PyTree) -> tuple:
         action = jax.tree.map(lambda leaf: leaf[0], action)
         obs, state, reward, terminated, info = self.env.step_env(key, state, action, params)
-        return _one_agent(obs), state, _one_agent(reward), _one_agent(terminated), info
+        return batch_of_one(obs), state, batch_of_one(reward), batch_of_one(terminated), info
 
 
 class RawStep(NamedTuple):
@@ -462,7 +462,8 @@ def split_agents(env: MultiAgentEnvironment, values: PyTree) -> dict[AgentId, Py
     }
 
 
-def _one_agent(values: PyTree) -> PyTree:
+def batch_of_one(values: PyTree) -> PyTree:
+    """[...] as [1, ...]: of one agent, or of one copy."""
     return jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], values)
 
 

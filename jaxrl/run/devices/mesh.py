@@ -39,7 +39,7 @@ class Hosts:
 _joined: list[Hosts] = []  # one entry at most
 
 
-def enter(joined: Hosts) -> None:
+def mark_joined(joined: Hosts) -> None:
     """Marks this process as one of several from now on."""
     _joined.append(joined)
 
