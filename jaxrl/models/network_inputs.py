@@ -56,8 +56,8 @@ class CriticSpec:
 
     source: "state" or "all-agents", see `jaxrl.rollout.critic_inputs`.
     space: {"observation": what it sees; "present": which agents have not left, where some may}.
-    told: beside that, as the policy is told; but the agent's number wherever the policy plays
-        several agents, since they all have the same state.
+    inputs_spec: as the policy's; but with the agent's number wherever the policy plays several
+        agents, since they all have the same state.
     """
 
     source: str

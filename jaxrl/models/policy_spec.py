@@ -90,10 +90,10 @@ class PolicySpec:
     """The static part of a policy; hashable.
 
     Its spaces are the environment's, and so is what enters (`read`) and what leaves it
-    (`to_env_action`). Inside, for the model and its distribution, integers count from 0
-    and lie in a row, as `program_space` has them.
+    (`to_env_action`). Inside, for the model and its distribution, integers count from 0 and lie in
+    a row, as `program_space` has them.
 
-    model: reads `told.input_space(observation_space, action_space)`.
+    model: reads `inputs_spec.input_space(observation_space, action_space)`.
     observation_filter, normalize_images: see `ObservationFilter`. "MeanStdFilter" does not change
         the numbers of the first iteration, as in RLlib.
     normalize_actions, clip_actions: see `ActionForm`; training always uses the action as sampled.
