@@ -21,13 +21,14 @@ STYLE = (
 # The titles, and who belongs below each: by the names of base classes, or of methods.
 COLUMNS = (
     (
-        ("Sources: programs that train", ("StartAndChunk",), ("start", "chunk")),
+        ("Sources: training", ("StartAndChunk", "RolloutSource"), ("start", "chunk")),
         ("Sources: whole episodes", (), ("start", "go_on")),
     ),
     (("Features: change what is played", ("Feature",), ()),),
     (("Hooks: look on, after each chunk", ("Hook", "Output", "HostCallbacks"), ()),),
 )
-LEFT_OUT = ("Output", "CheckedHook")  # a base class, and a wrapper of a user's hook
+# Base classes, a program for the sources beside it, and a wrapper of a user's hook.
+LEFT_OUT = ("Output", "OutsideTraining", "CheckedHook")
 
 
 def classes() -> Iterator[tuple[str, ast.ClassDef]]:

@@ -970,7 +970,7 @@ ALLOWED = {
     "jaxrl/run/trainer.py": [
         "class Trainer:\n    def fit(self, a, b, c, d, e, f): one_hot = 'one'",
         "def f():\n    from jaxrl.play.evaluate import evaluate",
-        "if TYPE_CHECKING:\n    from jaxrl.outside.host_program import HostProgram",
+        "if TYPE_CHECKING:\n    from jaxrl.outside.program import OutsideProgram",
     ],
 }
 

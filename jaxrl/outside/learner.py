@@ -33,15 +33,13 @@ from jaxrl.run.inference.weights import PolicyAccess
 from jaxrl.run.processes import processes
 from jaxrl.run.results import Lifetime, Result, Snapshot, iteration_results
 from jaxrl.run.settings import RunSettings
-from jaxrl.run.storage import checkpoint
-from jaxrl.run.storage.dtypes import typed_like
-from jaxrl.run.storage.run_state import facts_of, state_facts, state_tree
-from jaxrl.run.storage.saved_state import restore
+from jaxrl.run.storage import checkpoint, run_state
+from jaxrl.run.storage.dtypes import TrainingNumbers
 
 Episodes = SingleAgentEpisode | MultiAgentEpisode
 
 
-class Learner(PolicyAccess):
+class Learner(TrainingNumbers, PolicyAccess):
     """A configuration's policies and their learning; whoever has it brings the experience.
 
         config = jaxrl.PPOConfig(env="external")
@@ -81,7 +79,7 @@ class Learner(PolicyAccess):
             )
         check_sizes(config, self.algorithm)
         self._hypers = config.hypers()
-        self.env_params = self.algorithm.env_params
+        self._env_params = self.algorithm.env_params
         self.lifetime = Lifetime(num_agent_steps={})
         self.processes = processes()
         self.last_result: Result | None = None
@@ -89,15 +87,6 @@ class Learner(PolicyAccess):
         self._policies: dict[PolicyId, RecordingPolicy] = {}
         self._rollouts: list[Rollout] = []
         self._lanes = EpisodeLanes(config, self.algorithm.rollout_spec)
-
-    @property
-    def hypers(self) -> PyTree:
-        """The algorithm's numbers by policy; set them to learn on with others."""
-        return self._hypers
-
-    @hypers.setter
-    def hypers(self, new: PyTree) -> None:
-        self._hypers = typed_like(self._hypers, new, "hypers")
 
     @property
     def runner(self) -> RunnerState:
@@ -217,8 +206,7 @@ class Learner(PolicyAccess):
         folder.mkdir(parents=True, exist_ok=True)
         arrays = self.runner, self.hypers, self.env_params
         snapshot = Snapshot(*arrays, self.lifetime, self.last_result, {"callbacks": []})
-        tree = state_tree(self.algorithm, snapshot)
-        return checkpoint.write(folder, tree, state_facts(self._facts(), snapshot))
+        return run_state.write(folder, self.algorithm, self._facts(), snapshot)
 
     def restore(self, path: str | Path) -> None:
         """Continues from a checkpoint: of `save`, or of a run with the same policies.
@@ -229,13 +217,13 @@ class Learner(PolicyAccess):
         saved = checkpoint.open_found(path)
         key = jax.random.key(self.config.seed, impl="threefry2x32")
         start = key, self.hypers, self.env_params
-        restored = restore(saved, self._facts(), self.config, self.algorithm, start)
+        restored = run_state.restore(saved, self._facts(), self.config, self.algorithm, start)
         self._runner, self._hypers = restored.runner, restored.hypers
         self.lifetime, self.last_result = Lifetime(**saved.facts["lifetime"]), saved.facts["result"]
         self._refresh()
 
     def _facts(self) -> dict[str, Any]:
-        return facts_of(self.config, self.algorithm, RunSettings().to_dict())
+        return run_state.facts_of(self.config, self.algorithm, RunSettings().to_dict())
 
     def _rollout(self) -> Rollout:
         lanes, finished, episode_done = self._lanes.take()

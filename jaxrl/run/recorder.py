@@ -24,9 +24,8 @@ from jaxrl.run.logging.loggers import Logs, RunStart
 from jaxrl.run.logging.panels import panels_of
 from jaxrl.run.results import ENV_STEPS, ITERATIONS, Lifetime, Result, Snapshot
 from jaxrl.run.settings import RunSettings
-from jaxrl.run.storage import checkpoint, own_files, run_folder
+from jaxrl.run.storage import checkpoint, own_files, run_folder, run_state
 from jaxrl.run.storage.checkpoint import CHECKPOINTS
-from jaxrl.run.storage.run_state import state_facts, state_tree
 from jaxrl.run.storage.runs import CURVES, EPISODE, METRICS, PAGE
 
 if TYPE_CHECKING:
@@ -264,12 +263,7 @@ class Recorder:
         try:
             self._ensure_folder()
             self._opened().flush()
-            path = checkpoint.write(
-                folder,
-                state_tree(self.algorithm, snapshot),
-                state_facts(facts, snapshot, score),
-                best=score is not None,
-            )
+            path = run_state.write(folder, self.algorithm, facts, snapshot, score)
         except Exception as error:  # orbax raises errors of many kinds for a full disk
             iteration = snapshot.lifetime.training_iteration
             what = f"the checkpoint of iteration {iteration}"

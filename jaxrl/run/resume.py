@@ -17,11 +17,10 @@ from jaxrl.run.devices.mesh import num_processes, split_cpu
 from jaxrl.run.results import Lifetime, Snapshot
 from jaxrl.run.settings import RunSettings
 from jaxrl.run.stopping import all_met, unmet
-from jaxrl.run.storage import checkpoint, run_folder, runs
+from jaxrl.run.storage import checkpoint, run_folder, run_state, runs
 from jaxrl.run.storage.checkpoint import CHECKPOINTS, Checkpoint
 from jaxrl.run.storage.config_file import check_output, check_saved_parts
-from jaxrl.run.storage.run_state import state_facts, state_tree
-from jaxrl.run.storage.saved_state import Restored, fresh_line, restore
+from jaxrl.run.storage.run_state import Restored, fresh_line, restore
 
 
 @dataclass(frozen=True)
@@ -226,8 +225,7 @@ def branch(saved: Saved, trainer: Any, run_dir: Path) -> None:
         arrays, hooks = (trainer.runner, trainer.hypers, trainer.env_params), saved.facts["hooks"]
         # Process 0 alone is here, so hooks are not asked for their states.
         now = Snapshot(*arrays, saved.lifetime, trainer.last_result, hooks)
-        tree, facts = state_tree(trainer.algorithm, now), state_facts(trainer.facts, now)
-        checkpoint.write(run_dir / CHECKPOINTS, tree, facts)
+        run_state.write(run_dir / CHECKPOINTS, trainer.algorithm, trainer.facts, now)
         if best := saved.best():
             copy = run_dir / CHECKPOINTS / best[0].name
             try:

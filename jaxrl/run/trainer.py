@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import math
 import time
 from collections.abc import Iterator, Mapping
@@ -20,7 +21,7 @@ from jaxrl.core.types import PyTree
 from jaxrl.rollout.episode_callbacks import resolve_callbacks
 from jaxrl.run.callbacks import HostCallbacks
 from jaxrl.run.checkpointing import BestState, CheckpointManager
-from jaxrl.run.devices.compiled import CompiledAlgorithm, Program, memory_line, peak_of, program_for
+from jaxrl.run.devices.compiled import Program, StartAndChunk, memory_line, peak_of, program_for
 from jaxrl.run.devices.mesh import settled
 from jaxrl.run.hooks import (
     Evaluating,
@@ -49,11 +50,9 @@ from jaxrl.run.settings import RunKeywords, RunSettings
 from jaxrl.run.signals import StopSignal
 from jaxrl.run.stopping import LIFETIME_STEPS, LIMITS, check_stop, criteria_of, last_iteration, met
 from jaxrl.run.storage.config_file import read_config
-from jaxrl.run.storage.dtypes import typed_like
-from jaxrl.run.storage.run_state import facts_of
+from jaxrl.run.storage.dtypes import TrainingNumbers
 
 if TYPE_CHECKING:
-    from jaxrl.outside.host_program import HostProgram
     from jaxrl.run.env_tasks import EnvTasks
     from jaxrl.run.resume import Saved
 
@@ -86,7 +85,7 @@ def _tasks_of(trainer: "Trainer", env: Any) -> "EnvTasks | None":
 
 
 @takes_settings(RunSettings)
-class Trainer(PolicyAccess, EpisodeAccess, TrainerResults):
+class Trainer(TrainingNumbers, PolicyAccess, EpisodeAccess, TrainerResults):
     """Trains a configuration, with the same numbers as `make_train` for the same key.
 
     `with jaxrl.Trainer(config) as trainer:` calls `stop` at the end of the block.
@@ -128,7 +127,7 @@ class Trainer(PolicyAccess, EpisodeAccess, TrainerResults):
         self._env_params = strongly_typed(setup.env_params)
         if env_params is not None:
             self.env_params = env_params
-        self.executable: CompiledAlgorithm | None = None
+        self.executable: StartAndChunk | None = None
         self.lifetime = Lifetime(num_agent_steps={})
         self.processes = processes()
         self.progress = Progress(quiet=quiet or not self.processes.is_leader)
@@ -149,8 +148,6 @@ class Trainer(PolicyAccess, EpisodeAccess, TrainerResults):
         self.hooks = self._hooks()
         self.hook_states: dict[str, Any] = {}  # as they were last read
         self._stopped = self._is_training = False
-        facts = facts_of(config, self.algorithm, self.settings.to_dict())
-        self.facts = {**facts, "episodes": self.output.position}
         if _saved is not None and _saved.checkpoint is not None:
             from jaxrl.run.resume import restored_into
 
@@ -176,15 +173,23 @@ class Trainer(PolicyAccess, EpisodeAccess, TrainerResults):
 
             restore_hooks(self, saved.facts["hooks"])
 
-    def build_program(self, env: Any, iteration: int) -> "Program | HostProgram":
+    @functools.cached_property
+    def facts(self) -> dict[str, Any]:
+        """The facts of the run, as its folder and its checkpoints hold them."""
+        from jaxrl.run.storage.run_state import facts_of
+
+        facts = facts_of(self.config, self.algorithm, self.settings.to_dict())
+        return {**facts, "episodes": self.output.position}
+
+    def build_program(self, env: Any, iteration: int) -> Program:
         """The program that trains the run, which continues after `iteration`."""
         config, settings = self.config, self.settings
         if not is_outside(env):
             settings.refuse_for_jax(config.env_name)
         elif not config.is_offline:
-            from jaxrl.outside.host_program import host_program_for
+            from jaxrl.outside.program import program_of_copies
 
-            return host_program_for(config, settings, iteration)
+            return program_of_copies(config, settings, iteration)
         elif settings.evaluation_interval is not None:
             refuse_evaluation(env)
         return program_for(config, settings.devices, iteration)
@@ -238,30 +243,6 @@ class Trainer(PolicyAccess, EpisodeAccess, TrainerResults):
             config = read_config(saved.facts, "jaxrl.Trainer.from_checkpoint", trust=trust)
         settings = saved.settings_with(run_settings, trust=trust)
         return cls(config, run_dir=run_dir, quiet=quiet, _saved=saved, **settings)
-
-    @property
-    def env_params(self) -> PyTree:
-        """The environment's numbers; set them to train on with others, without compiling again.
-
-        The setting `env_task_fn` sets them between iterations.
-
-        Raises:
-            UsageError: when set to other fields or shapes, or a number that its type cannot hold.
-        """
-        return self._env_params
-
-    @env_params.setter
-    def env_params(self, new: PyTree) -> None:
-        self._env_params = typed_like(self._env_params, new, "env_params")
-
-    @property
-    def hypers(self) -> PyTree:
-        """The algorithm's numbers by policy, as of `config.hypers()`; set as `env_params` are."""
-        return self._hypers
-
-    @hypers.setter
-    def hypers(self, new: PyTree) -> None:
-        self._hypers = typed_like(self._hypers, new, "hypers")
 
     @property
     def runner(self) -> RunnerState:

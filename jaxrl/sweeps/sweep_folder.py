@@ -25,11 +25,11 @@ from jaxrl.core.errors import UsageError, brief, one_line, require
 from jaxrl.run.logging.text_logs import start_after
 from jaxrl.run.results import Snapshot
 from jaxrl.run.settings import RunSettings
-from jaxrl.run.storage import checkpoint, own_files, run_folder, runs
+from jaxrl.run.storage import checkpoint, own_files, run_folder, run_state, runs
 from jaxrl.run.storage.checkpoint import CHECKPOINTS
 from jaxrl.run.storage.config_file import asks_for_trust, config_facts
 from jaxrl.run.storage.json_lines import dumped
-from jaxrl.run.storage.run_state import facts_of, state_facts, state_tree
+from jaxrl.run.storage.run_state import facts_of
 from jaxrl.run.storage.runs import CURVES, PLAN, RESULTS, TRIALS
 from jaxrl.sweeps import lineage_plots, plots, saved_sweep
 from jaxrl.sweeps.outcomes import TrialResult
@@ -55,9 +55,8 @@ def keep_trial(
         OSError: it could not be written.
     """
     facts = facts_of(trial.config, algorithm, settings.to_dict())
-    tree = state_tree(algorithm, snapshot)
     try:
-        return checkpoint.write(path / CHECKPOINTS, tree, state_facts(facts, snapshot))
+        return run_state.write(path / CHECKPOINTS, algorithm, facts, snapshot)
     except Exception as error:  # orbax raises errors of many kinds for a full disk
         why = f"the checkpoint of a trial could not be written: {one_line(error)} ({path})"
         raise OSError(why) from error

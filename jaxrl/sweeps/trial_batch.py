@@ -16,7 +16,7 @@ from jaxrl.run.devices.mesh import stacked
 from jaxrl.run.loop import advance
 from jaxrl.run.results import Lifetime, Result, result_names
 from jaxrl.run.settings import RunSettings
-from jaxrl.run.storage import checkpoint, migrate, own_files
+from jaxrl.run.storage import checkpoint, migrate, own_files, run_state
 from jaxrl.run.storage.json_lines import dumped
 from jaxrl.sweeps.metric_readers import check_path, readers_of
 from jaxrl.sweeps.placement import most_that_fit
@@ -146,9 +146,7 @@ class TrialBatch:
         trial, reporter = self.trials[i], self.reporters[i]
         saved = checkpoint.read(checkpoint.find(path / trial.name))
         key = jax.random.key(trial.config.seed, impl="threefry2x32")
-        template = jax.eval_shape(self.algorithm.init, key, *trial.numbers)
-        where = f"checkpoint {path / trial.name}"
-        runner = checkpoint.filled(template, saved.arrays, "runner", where)
+        runner = run_state.restore_exactly(saved, self.algorithm, (key, *trial.numbers))
         reached = Lifetime(**facts["lifetimes"][i]), facts["results"][i]
         callbacks = saved.facts["hooks"]["callbacks"]
         reporter.take_back(trial, *reached, callbacks, ended=facts["ended"][i])

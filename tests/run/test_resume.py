@@ -18,8 +18,7 @@ from jaxrl.core.env import strongly_typed
 from jaxrl.run.results import Snapshot, flatten
 from jaxrl.run.storage import checkpoint
 from jaxrl.run.storage.checkpoint import Checkpoint, named_arrays
-from jaxrl.run.storage.run_state import facts_of, state_tree
-from jaxrl.run.storage.saved_state import restore
+from jaxrl.run.storage.run_state import facts_of, restore, state_tree
 from tests.probes import Leavers
 
 CARTPOLE = PPOConfig(

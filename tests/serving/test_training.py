@@ -23,12 +23,13 @@ from jaxrl.cli.main import main
 from jaxrl.cli.train import begin, parse
 from jaxrl.core.spaces import Box, Dict, Discrete, MultiDiscrete, Tuple
 from jaxrl.outside.learner import Learner
+from jaxrl.outside.program import OutsideTraining
 from jaxrl.run.settings import RunSettings
 from jaxrl.serving.batched_inference import BatchedPolicy
 from jaxrl.serving.episode_record import Experience
 from jaxrl.serving.external_env import External, spaces_of
 from jaxrl.serving.settings import ServerSettings
-from jaxrl.serving.training import _ExternalExecutable
+from jaxrl.serving.training import Clients
 from tests.serving.served import Frames, serving, small_policy
 
 pytestmark = pytest.mark.process  # a server and its clients wait for each other
@@ -192,13 +193,13 @@ def test_clients_do_not_wait_for_an_update_that_was_interrupted():
         assert experience.is_full
         raise KeyboardInterrupt
 
-    experience = Experience(max_steps=2, enough=1000)
-    trainer = SimpleNamespace(
-        experience=experience, settings=RunSettings(sync=True), next_batch=lambda: ()
-    )
-    executable = SimpleNamespace(trainer=trainer, chunk_program=interrupted)
+    config = config_of()
+    trainer = SimpleNamespace(config=config, settings=RunSettings(sync=True))
+    clients = Clients(trainer, config.build())
+    experience, clients.take = clients.experience, lambda runner, env_params: (runner, ())
+    training = OutsideTraining(clients, ((), None, interrupted))
     with pytest.raises(KeyboardInterrupt):
-        _ExternalExecutable.chunk(executable, (), (), (), (), 1)
+        training.chunk((), (), (), (), 1)
     assert not experience.is_full
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import jaxrl
-from jaxrl.outside import host_program
+from jaxrl.outside import program
 from jaxrl.sweeps.outcomes import STOPPED, TERMINATED
 from tests.outside.workers.environments import Counter
 from tests.probes import SMALL_CARTPOLE, SMALL_REINFORCE
@@ -35,9 +35,9 @@ class Told(jaxrl.Callbacks):
 
 @pytest.mark.long
 def test_a_trial_is_the_run_of_its_settings_and_its_seed(tmp_path, monkeypatch):
-    host_program._structure_of.cache_clear()
-    traced_once = chex.assert_max_traces(host_program.HostProgram._trace, n=1)
-    monkeypatch.setattr(host_program.HostProgram, "_trace", traced_once)
+    program._structure_of.cache_clear()
+    traced_once = chex.assert_max_traces(program.OutsideProgram._trace, n=1)
+    monkeypatch.setattr(program.OutsideProgram, "_trace", traced_once)
     folder = tmp_path / "sweep"
     done = jaxrl.sweep(CONFIG, {"lr": [1e-3, 1e-2]}, run_dir=folder, metric=LENGTH, **QUIET)
     first, second = done.outcomes

@@ -47,7 +47,7 @@ class StartAndChunk:
     can_start: bool = field(default=False, init=False)
     # Whether all that `compile` was last asked for came out of a compile cache.
     loaded: bool = field(default=False, init=False)
-    timers = counts = MappingProxyType({})  # see `HostTraining`
+    timers = counts = MappingProxyType({})  # see `OutsideTraining`
     num_env_steps = None  # of the last update; None: what the algorithm says
 
     def compile(self, *, start: bool) -> float:
@@ -102,7 +102,7 @@ class Program:
     split: Algorithm | None = None
     devices: int = 1
     # by the shapes of the numbers
-    executables: dict[str, CompiledAlgorithm] = field(default_factory=dict)
+    executables: dict[str, StartAndChunk] = field(default_factory=dict)
 
     def executable(
         self,
@@ -111,7 +111,7 @@ class Program:
         env_params: PyTree,
         data: PyTree | None = None,
         num_recorded: int = 0,
-    ) -> CompiledAlgorithm:
+    ) -> StartAndChunk:
         """The programs for arguments of these shapes, traced if they were not before.
 
         Args:
@@ -121,13 +121,20 @@ class Program:
         shapes = jax.tree.map(lambda leaf: (jnp.shape(leaf), jnp.result_type(leaf)), numbers)
         which = str((shapes, num_recorded))
         if which not in self.executables:
-            start = jax.jit(self._start()).lower(key, hypers, env_params)
-            chunk = jax.jit(self._chunk(num_recorded))
-            chunk = chunk.lower(start.out_info, *numbers, jnp.int32(0))
-            _, metrics, steps = chunk.out_info
-            capacity = len(steps.episode_done) if num_recorded else CAPACITY
-            self.executables[which] = CompiledAlgorithm(metrics, start, chunk, capacity)
+            self.executables[which] = self.build(key, numbers, num_recorded)
         return self.executables[which]
+
+    def build(
+        self, key: Key, numbers: tuple[PyTree, PyTree, PyTree | None], num_recorded: int
+    ) -> StartAndChunk:
+        """The traced programs; `numbers` are (hypers, env_params, data)."""
+        hypers, env_params, _ = numbers
+        start = jax.jit(self._start()).lower(key, hypers, env_params)
+        chunk = jax.jit(self._chunk(num_recorded))
+        chunk = chunk.lower(start.out_info, *numbers, jnp.int32(0))
+        _, metrics, steps = chunk.out_info
+        capacity = len(steps.episode_done) if num_recorded else CAPACITY
+        return CompiledAlgorithm(metrics, start, chunk, capacity)
 
     def close(self) -> None:
         """Others may share what was compiled, so nothing ends."""

@@ -36,6 +36,37 @@ def typed_like(current: PyTree, new: PyTree, what: str) -> PyTree:
     return structure.unflatten(typed)
 
 
+class TrainingNumbers:
+    """The numbers of a trainer or a learner; new ones keep the types of the first."""
+
+    _hypers: PyTree
+    _env_params: PyTree
+
+    @property
+    def env_params(self) -> PyTree:
+        """The environment's numbers; set them to train on with others, without compiling again.
+
+        The setting `env_task_fn` sets them between iterations.
+
+        Raises:
+            UsageError: when set to other fields or shapes, or a number that its type cannot hold.
+        """
+        return self._env_params
+
+    @env_params.setter
+    def env_params(self, new: PyTree) -> None:
+        self._env_params = typed_like(self._env_params, new, "env_params")
+
+    @property
+    def hypers(self) -> PyTree:
+        """The algorithm's numbers by policy, as of `config.hypers()`; set as `env_params` are."""
+        return self._hypers
+
+    @hypers.setter
+    def hypers(self, new: PyTree) -> None:
+        self._hypers = typed_like(self._hypers, new, "hypers")
+
+
 def narrowed(saved: np.ndarray, dtype: np.dtype) -> np.ndarray:
     """A saved 64-bit number as the expected type; unchanged if its value would change.
 
