@@ -58,26 +58,26 @@ class Lineage:
         """
         stretches: list[Stretch] = []
         while True:
-            earlier = [
-                takeover
-                for takeover in self.takeovers
-                if takeover.target == trial and takeover.iteration < end
-            ]
-            last = earlier[-1] if earlier else Takeover(0, trial, trial, dict(self.first[trial]))
-            stretches.append(Stretch(last.iteration, end, trial, last.settings))
-            if not earlier:
+            copied = None
+            for takeover in self.takeovers:
+                if takeover.target == trial and takeover.iteration < end:
+                    copied = takeover
+            if copied is None:
+                stretches.append(Stretch(0, end, trial, dict(self.first[trial])))
                 return stretches[::-1]
-            trial, end = last.source, last.iteration
+            stretches.append(Stretch(copied.iteration, end, trial, copied.settings))
+            trial, end = copied.source, copied.iteration
 
     def stretches(self, ends: Sequence[int]) -> list[Stretch]:
         """Every trial's training with each set of numbers, to its end in `ends`."""
         found = []
         for trial, end in enumerate(ends):
-            at = [takeover for takeover in self.takeovers if takeover.target == trial]
-            begins = [0, *(takeover.iteration for takeover in at)]
-            settings = [dict(self.first[trial]), *(takeover.settings for takeover in at)]
-            parts = zip(begins, [*begins[1:], end], settings, strict=True)
-            found += [Stretch(begin, until, trial, numbers) for begin, until, numbers in parts]
+            begin, settings = 0, dict(self.first[trial])
+            for takeover in self.takeovers:
+                if takeover.target == trial:
+                    found.append(Stretch(begin, takeover.iteration, trial, settings))
+                    begin, settings = takeover.iteration, takeover.settings
+            found.append(Stretch(begin, end, trial, settings))
         return found
 
     def write(self, folder: Path) -> None:

@@ -32,12 +32,12 @@ def figure(lineage: Lineage | None, outcomes: list[TrialResult], way: list[Stret
     if lineage is None or len(outcomes) < len(lineage.first):
         return None
     stretches = lineage.stretches([outcome.iterations for outcome in outcomes])
-    names = [
-        name
-        for name in lineage.first[0]
-        if all(is_number(part.settings[name]) for part in stretches)
-        and len({part.settings[name] for part in stretches}) > 1
-    ][:MOST_PANELS] or [""]
+    names = []
+    for name in lineage.first[0]:
+        numbers = [part.settings[name] for part in stretches]
+        if all(map(is_number, numbers)) and len(set(numbers)) > 1:
+            names.append(name)
+    names = names[:MOST_PANELS] or [""]
     height = 1.5 + len(names) * (1.2 + 0.2 * len(outcomes))
     drawn = empty_figure((10, min(height, 24)), layout="constrained")
     config = outcomes[0].trial.config
@@ -78,7 +78,7 @@ def _draw_copies(axis: Any, lineage: Lineage, way: list[Stretch]) -> None:
         at, ends = takeover.iteration, sorted((takeover.source, takeover.target))
         axis.vlines(at, *ends, colors=QUIET, alpha=0.5, linewidth=1, zorder=1)
         axis.plot(at, takeover.target, "|", color=QUIET, markersize=7, zorder=3)
-    at = [iteration for part in way for iteration in (part.begin, part.end)]
+    at = np.ravel([(part.begin, part.end) for part in way])
     trials = np.repeat([part.trial for part in way], 2)
     axis.plot(at, trials, color=INK, linewidth=1.2, zorder=4)
 

@@ -72,9 +72,10 @@ def check_metric(path: str, readers: Collection[str], *, evaluated: bool) -> Non
         raise UsageError(f"metric={path} needs evaluations: give evaluation_interval as well")
     else:
         of_episodes = [name for name in readers if name.startswith(EVALUATION)]
-        played = [name for name in readers if name.startswith("env_runners/")]
-        played = [name for name in played if not name.startswith(OPPONENTS)]
-        of_episodes = of_episodes or [f"{EVALUATION}{name}" for name in played]
+        if not of_episodes:
+            for name in readers:
+                if name.startswith("env_runners/") and not name.startswith(OPPONENTS):
+                    of_episodes.append(f"{EVALUATION}{name}")
         if path not in of_episodes:
             raise unknown_result("metric", path, of_episodes)
 
@@ -139,10 +140,10 @@ def _learner_readers(grouping: Grouping, metrics: Metrics) -> dict[str, Reader]:
                     metrics.learners[g][name][n]
                 )
     for name in ("total_loss", "num_module_steps_trained"):
-        found = [read for path, read in readers.items() if path.endswith(f"/{name}")]
-        if found:
-            readers[f"learners/__all_modules__/{name}"] = lambda metrics, found=found: sum(
-                read(metrics) for read in found
+        summed = [read for path, read in readers.items() if path.endswith(f"/{name}")]
+        if summed:
+            readers[f"learners/__all_modules__/{name}"] = lambda metrics, summed=summed: sum(
+                read(metrics) for read in summed
             )
     return readers
 
@@ -161,11 +162,11 @@ def _step_readers(grouping: Grouping) -> dict[str, Callable[[jax.Array], jax.Arr
 
 def _agents_of(grouping: Grouping) -> dict[str, jax.Array]:
     """{policy: the places of its agents}."""
-    return {
-        policy: jnp.array([grouping.agents.index(agent) for agent in agents])
-        for group in grouping.groups
-        for policy, agents in zip(group.policies, group.agents, strict=True)
-    }
+    places = {}
+    for group in grouping.groups:
+        for policy, agents in zip(group.policies, group.agents, strict=True):
+            places[policy] = jnp.array(list(map(grouping.agents.index, agents)))
+    return places
 
 
 def _of_iteration(metrics: Metrics) -> Summary:
@@ -202,20 +203,14 @@ def _episode_readers(algorithm: Algorithm, shapes: Summary) -> dict[str, Episode
     grouping = algorithm.grouping
     for i, agent in enumerate(grouping.agents):
         readers[f"agent_steps/{agent}"] = _mean_of(lambda summary, i=i: _steps_of(summary, i))
-    returns = {
-        agent: _mean_of(lambda summary, i=i: _agent_returns(summary)[i])
-        for i, agent in enumerate(grouping.agents)
-    }
-    modules = {
-        policy: _mean_of(lambda summary, index=index: jnp.sum(_agent_returns(summary)[index]))
-        for policy, index in _agents_of(grouping).items()
-    }
     # As in `jaxrl.run.results`.
-    for number in ("returns", "return") if len(returns) == 1 else ("returns",):
-        readers |= {f"agent_episode_{number}_mean/{agent}": read for agent, read in returns.items()}
-        readers |= {
-            f"module_episode_{number}_mean/{policy}": read for policy, read in modules.items()
-        }
+    for number in ("returns", "return") if len(grouping.agents) == 1 else ("returns",):
+        for i, agent in enumerate(grouping.agents):
+            read = _mean_of(lambda summary, i=i: _agent_returns(summary)[i])
+            readers[f"agent_episode_{number}_mean/{agent}"] = read
+        for policy, index in _agents_of(grouping).items():
+            read = _mean_of(lambda summary, index=index: jnp.sum(_agent_returns(summary)[index]))
+            readers[f"module_episode_{number}_mean/{policy}"] = read
     return readers
 
 

@@ -1,5 +1,7 @@
 """Outcomes of a sweep's trials: how each ended, with its last result, its score and its curve."""
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -31,9 +33,16 @@ class TrialResult:
         return self.result["training_iteration"] if self.result else 0
 
 
+def last_score(scores: Sequence[float]) -> float | None:
+    """The last score that is a number, if there is one."""
+    return next((score for score in reversed(scores) if not math.isnan(score)), None)
+
+
 def value_of(outcome: TrialResult, metric: str) -> float | None:
+    """The value at a path of a trial's last result; None where there is no number, or NaN."""
     value = lookup(outcome.result, metric) if outcome.result else None
-    return float(value) if isinstance(value, int | float | np.number) else None
+    is_number = isinstance(value, int | float | np.number) and not math.isnan(value)
+    return float(value) if is_number else None
 
 
 def shown(settings: dict[str, Any]) -> str:

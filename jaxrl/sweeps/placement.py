@@ -75,9 +75,8 @@ def lanes_of(sizes: Mapping[int, int], devices: int) -> dict[int, int]:
         return lanes
     few = [program for program, size in sizes.items() if size < devices]
     many = [program for program in sizes if program not in few]
-    alike = many and max(sizes[program] for program in many) <= 2 * min(
-        sizes[program] for program in many
-    )
+    sizes_of_many = [sizes[program] for program in many]
+    alike = many and max(sizes_of_many) <= 2 * min(sizes_of_many)
     whole = len(many) // devices * devices if alike else 0
     return lanes | {program: i % devices for i, program in enumerate([*many[:whole], *few])}
 
@@ -112,14 +111,10 @@ def side_by_side(
     if not used:
         return
     with ThreadPoolExecutor(len(used)) as pool:
-        futures = [
-            pool.submit(
-                in_lane,
-                jax.devices()[lane],
-                [program for program in lanes if lanes[program] == lane],
-            )
-            for lane in used
-        ]
+        futures = []
+        for lane in used:
+            programs = [program for program in lanes if lanes[program] == lane]
+            futures.append(pool.submit(in_lane, jax.devices()[lane], programs))
         try:
             for future in futures:
                 future.result()

@@ -1,5 +1,6 @@
 """Plot of a sweep: learning curves of its settings, and the effect of each setting on the score."""
 
+import itertools
 import math
 from pathlib import Path
 from typing import Any
@@ -37,12 +38,8 @@ def draw(path: str | Path, groups: Settings, metric: str) -> None:
 
 def figure(groups: Settings, metric: str) -> Any:
     """The matplotlib figure, or None where no trial has a score."""
-    trials = [outcome for _, outcomes in groups for outcome in outcomes]
-    groups = [
-        (settings, [outcome for outcome in outcomes if outcome.score is not None])
-        for settings, outcomes in groups
-    ]
-    groups = [(settings, outcomes) for settings, outcomes in groups if outcomes]
+    trials = list(itertools.chain.from_iterable(outcomes for _, outcomes in groups))
+    groups = _scored(groups)
     if not groups:
         return None
     kinds = _panels(groups)
@@ -65,7 +62,7 @@ def figure(groups: Settings, metric: str) -> Any:
         color=INK,
         va="center",
     )
-    steps = max(outcome.curve[0][-1] for _, outcomes in groups for outcome in outcomes)
+    steps = max(_last_step(outcomes) for _, outcomes in groups)
     note = f"{len(trials):,} trials of up to {short_steps(steps)} environment steps"
     drawn.text(0.95, 0.945, note, size=11, color=QUIET, ha="right", va="center")
     _curves(axes[0], groups, metric)
@@ -74,64 +71,78 @@ def figure(groups: Settings, metric: str) -> Any:
     return drawn
 
 
+def _scored(groups: Settings) -> Settings:
+    """The settings with the outcomes that have a score, where there is one."""
+    scored = []
+    for settings, outcomes in groups:
+        outcomes = [outcome for outcome in outcomes if outcome.score is not None]
+        if outcomes:
+            scored.append((settings, outcomes))
+    return scored
+
+
+def _last_step(outcomes: list[TrialResult]) -> int:
+    return max(outcome.curve[0][-1] for outcome in outcomes)
+
+
+def _scores(outcomes: list[TrialResult]) -> np.ndarray:
+    return np.array([outcome.score for outcome in outcomes])
+
+
+def _values(groups: Settings, name: str) -> list[Any]:
+    """The value of a setting in each of the groups; None where it has none."""
+    return [settings.get(name) for settings, _ in groups]
+
+
 def _panels(groups: Settings) -> list[tuple[Any, list[str]]]:
     """(what draws it, of which settings) for each panel beside the curves."""
     varied = _varied(groups)
-    numeric = [
-        name for name in varied if all(is_number(settings.get(name)) for settings, _ in groups)
-    ]
+    numeric = [name for name in varied if all(map(is_number, _values(groups, name)))]
     if len(varied) == 2 and (math.prod(varied.values()) == len(groups) or not numeric):
         return [(_heat_map, list(varied))]
     if len(varied) == len(numeric) == 2:
         return [(_score_map, numeric)]
-    along = [
-        name
-        for name in numeric
-        if varied[name] > MOST_VALUES or (len(varied) > 2 and varied[name] > 2)
-    ]
-    return [(_scores_along, [name]) for name in along[:1]]
+    for name in numeric:
+        if varied[name] > MOST_VALUES or (len(varied) > 2 and varied[name] > 2):
+            return [(_scores_along, [name])]
+    return []
 
 
 def _varied(groups: Settings) -> dict[str, int]:
     """{setting: how many values it takes} of those that take several."""
-    names = list(dict.fromkeys(name for settings, _ in groups for name in settings))
-    numbers = {name: len({repr(settings.get(name)) for settings, _ in groups}) for name in names}
-    return {name: number for name, number in numbers.items() if number > 1}
+    varied = {}
+    for name in dict.fromkeys(itertools.chain.from_iterable(settings for settings, _ in groups)):
+        number = len(set(map(repr, _values(groups, name))))
+        if number > 1:
+            varied[name] = number
+    return varied
 
 
 def _curves(axis: Any, groups: Settings, metric: str) -> None:
     """The median over the seeds of each setting, in a band."""
-    best_first = sorted(
-        groups, key=lambda group: -np.median([outcome.score for outcome in group[1]])
-    )
+    best_first = sorted(groups, key=lambda group: -np.median(_scores(group[1])))
     fewest = min(len(outcomes) for _, outcomes in groups)
     varied = _varied(groups)
     low, high = (25, 75) if fewest >= FEWEST else (0, 100)
     for colour, (settings, outcomes) in zip(COLOURS, best_first, strict=False):
-        steps = np.linspace(0, max(outcome.curve[0][-1] for outcome in outcomes), POINTS)
+        steps = np.linspace(0, _last_step(outcomes), POINTS)
         values = np.stack([_at(steps, outcome) for outcome in outcomes])
         scored = ~np.all(np.isnan(values), axis=0)
         if not scored.any():
             continue
         least, middle, greatest = np.nanpercentile(values[:, scored], [low, 50, high], axis=0)
-        label = (
-            " ".join(f"{name}={_brief(settings.get(name))}" for name in varied) or "as configured"
-        )
+        label = " ".join(f"{name}={_brief(settings.get(name))}" for name in varied)
+        label = label or "as configured"
         label = label if len(label) <= 40 else f"{label[:39]}…"
         axis.plot(
             steps[scored], middle, color=colour, linewidth=1.7, label=f"{label}  {middle[-1]:.3g}"
         )
         axis.fill_between(steps[scored], least, greatest, color=colour, alpha=0.15, linewidth=0)
-    seeds = (
-        ""
-        if fewest == 1
-        else ", median and quartiles of seeds"
-        if low
-        else ", median and range of seeds"
-    )
-    best = (
-        f", the best {MOST_CURVES} of {len(groups)} settings" if len(groups) > MOST_CURVES else ""
-    )
+    seeds = best = ""
+    if fewest > 1:
+        seeds = f", median and {'quartiles' if low else 'range'} of seeds"
+    if len(groups) > MOST_CURVES:
+        best = f", the best {MOST_CURVES} of {len(groups)} settings"
     _finish(axis, f"{metric.split('/')[-1]}{seeds}{best}")
     axis.set_xlim(left=0)
     axis.set_xlabel("environment steps", size=10, color=QUIET)
@@ -150,10 +161,9 @@ def _at(steps: np.ndarray, outcome: TrialResult) -> np.ndarray:
 def _scores_along(axis: Any, groups: Settings, names: list[str], metric: str) -> None:
     """Every trial's last score over one setting."""
     (name,) = names
-    points = [
-        (settings[name], outcome.score) for settings, outcomes in groups for outcome in outcomes
-    ]
-    values, scores = np.array(points, np.float64).T
+    numbers = [len(outcomes) for _, outcomes in groups]
+    values = np.repeat(np.array(_values(groups, name), np.float64), numbers)
+    scores = np.concatenate([_scores(outcomes) for _, outcomes in groups])
     axis.plot(values, scores, "o", color=COLOURS[0], markersize=5, alpha=0.7, markeredgewidth=0)
     _finish(axis, f"last {metric.split('/')[-1]} of each trial over {name}")
     _scale(axis.set_xscale, values)
@@ -162,12 +172,8 @@ def _scores_along(axis: Any, groups: Settings, names: list[str], metric: str) ->
 
 def _score_map(axis: Any, groups: Settings, names: list[str], metric: str) -> None:
     """The median of the last scores, as a colour where two settings meet."""
-    across, up = (
-        np.array([settings[name] for settings, _ in groups], np.float64) for name in names
-    )
-    scores = np.array(
-        [np.median([outcome.score for outcome in outcomes]) for _, outcomes in groups]
-    )
+    across, up = (np.array(_values(groups, name), np.float64) for name in names)
+    scores = np.array([np.median(_scores(outcomes)) for _, outcomes in groups])
     order = np.argsort(scores)  # the best on top
     points = axis.scatter(
         across[order], up[order], c=scores[order], cmap="viridis", s=70, edgecolors="white"
@@ -184,11 +190,11 @@ def _score_map(axis: Any, groups: Settings, names: list[str], metric: str) -> No
 
 def _heat_map(axis: Any, groups: Settings, names: list[str], metric: str) -> None:
     """The interquartile mean of the last scores, for each pair of values of two settings."""
-    values = [_sorted([settings.get(name) for settings, _ in groups]) for name in names]
+    values = [_sorted(_values(groups, name)) for name in names]
     grid = np.full((len(values[0]), len(values[1])), np.nan)
     for settings, outcomes in groups:
         place = tuple(values[i].index(short(settings.get(name))) for i, name in enumerate(names))
-        grid[place] = iqm(np.array([outcome.score for outcome in outcomes])[:, None])
+        grid[place] = iqm(_scores(outcomes)[:, None])
     axis.imshow(grid, aspect="auto", cmap="viridis")
     middle = (np.nanmin(grid) + np.nanmax(grid)) / 2
     for place in np.argwhere(~np.isnan(grid)):

@@ -6,12 +6,11 @@ two play apart from the next step on.
 """
 
 import contextlib
-import dataclasses
+import itertools
 import json
 import math
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,6 @@ import numpy as np
 from jaxrl.core.errors import UsageError
 from jaxrl.run.devices.mesh import on_first_device, on_host, stacked
 from jaxrl.run.every import Every
-from jaxrl.run.results import Lifetime
 from jaxrl.run.storage import checkpoint
 from jaxrl.run.storage.forms import CALLBACKS, NUMBER, Form, lifetime, problem_of
 from jaxrl.run.storage.json_lines import dumped
@@ -198,25 +196,15 @@ def _iteration(state: State) -> int:
 
 
 def _facts(member: TrialState) -> dict[str, Any]:
-    reporter = member.reporter
-    return {
-        "settings": member.trial.settings,
-        "scores": member.scores,
-        "lifetime": asdict(reporter.lifetime),
-        "result": reporter.last_result,
-        "callbacks": reporter.callbacks.state(),
-        "ended": reporter.ended,
-        "bad": reporter.bad,
-    }
+    settings, scores = member.trial.settings, member.scores
+    return {"settings": settings, "scores": scores, **member.reporter.facts()}
 
 
 def _take_back(member: TrialState, facts: Mapping[str, Any]) -> None:
     if facts["settings"] != member.trial.settings:
         member.trial = member.trial.changed(facts["settings"])
     member.scores = [math.nan if score is None else score for score in facts["scores"]]
-    where = Lifetime(**facts["lifetime"]), facts["result"], facts["callbacks"]
-    member.reporter.take_back(member.trial, *where, ended=facts["ended"])
-    member.reporter.bad = facts["bad"]
+    member.reporter.take_back(member.trial, facts)
 
 
 def check_population(
@@ -231,7 +219,7 @@ def check_population(
         UsageError: too few members, members of several programs, a number that is built into the
             program, or evaluations that come too rarely to rank by.
     """
-    trials = [trial for group in groups for trial in group.trials]
+    trials = list(itertools.chain.from_iterable(group.trials for group in groups))
     if len(trials) < FEWEST:
         raise UsageError(
             f"a population of {len(trials)} is too small: population-based training needs at least "
@@ -268,8 +256,7 @@ def _check_traced(trial: Trial, name: str, kind: Any) -> None:
     listed = values_of(kind)
     values = [kind.sample(generator), kind.sample(generator)] if listed is None else listed
     changed = [trial.changed({name: value}) for value in values]
-    numbered = [dataclasses.replace(changed, number=i) for i, changed in enumerate(changed)]
-    if len(groups_of([trial, *numbered])) > 1:
+    if len(groups_of([trial, *changed])) > 1:
         raise _built_in(trial, name)
 
 

@@ -83,9 +83,7 @@ class PopulationBasedTraining:
 
     def __post_init__(self):
         if isinstance(self.hyperparam_mutations, Mapping):
-            kinds = {
-                name: spaces.kind_of(name, kind) for name, kind in self.hyperparam_mutations.items()
-            }
+            kinds = spaces.kinds_of(self.hyperparam_mutations)
             object.__setattr__(self, "hyperparam_mutations", kinds)
         check_all(self)
 
@@ -99,7 +97,7 @@ class PopulationBasedTraining:
         """
         space = spaces.as_space(space)
         if self.hyperparam_mutations is None:
-            kinds = {name: spaces.kind_of(name, value) for name, value in space.items()}
+            kinds = spaces.kinds_of(space)
             varied = {name: kind for name, kind in kinds.items() if isinstance(kind, Grid | Draw)}
             if not varied:
                 raise UsageError(
@@ -107,10 +105,10 @@ class PopulationBasedTraining:
                     f"hyperparam_mutations={EXAMPLE}, or a space of several values"
                 )
             return dataclasses.replace(self, hyperparam_mutations=varied), space
-        firsts = {
-            name: spaces.choice(kind.values) if isinstance(kind, Grid) else kind
-            for name, kind in self.hyperparam_mutations.items()
-        }
+        firsts = dict(self.hyperparam_mutations)
+        for name, kind in firsts.items():
+            if isinstance(kind, Grid):
+                firsts[name] = spaces.choice(kind.values)
         return self, {**firsts, **space}
 
     def describe(self, num_members: int, num_iterations: int) -> str:
@@ -164,11 +162,10 @@ def exploit(
         diverged: whether a member's numbers are no longer finite.
     """
     quantile = int(quantile_fraction * len(scores) + 1e-9)
-    lost = [member for member, is_lost in enumerate(diverged) if is_lost]
-    sound = [member for member, is_lost in enumerate(diverged) if not is_lost]
-    ranked = sorted(
-        (member for member in sound if scores[member] is not None), key=lambda i: scores[i]
-    )
+    is_lost = np.array(diverged, bool)
+    lost, sound = np.flatnonzero(is_lost).tolist(), np.flatnonzero(~is_lost).tolist()
+    scored = [member for member in sound if scores[member] is not None]
+    ranked = sorted(scored, key=lambda member: scores[member])
     num_worst = min(max(0, quantile - len(lost)), len(ranked) // 2)
     best = ranked[num_worst:][-max(1, quantile) :] or sound
     if not best:
@@ -187,10 +184,10 @@ def explore(
     values: Mapping[str, Any], settings: PopulationBasedTraining, generator: np.random.Generator
 ) -> dict[str, Any]:
     """The changed numbers of a copy whose source trains with `values`, {setting: value}."""
-    return {
-        name: _explored(values[name], kind, settings, generator)
-        for name, kind in settings.hyperparam_mutations.items()
-    }
+    changed = {}
+    for name, kind in settings.hyperparam_mutations.items():
+        changed[name] = _explored(values[name], kind, settings, generator)
+    return changed
 
 
 def _explored(

@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -173,21 +173,23 @@ class Reporter:
         self.view.train_as(trial)
         self.view.lifetime = Lifetime(**dataclasses.asdict(source.lifetime))
 
-    def take_back(
-        self,
-        trial: Trial,
-        lifetime: Lifetime,
-        result: Result | None,
-        callbacks: list[Any],
-        *,
-        ended: bool,
-    ) -> None:
-        """Resumes where a saved trial was."""
-        self.trial = trial
+    def facts(self) -> dict[str, Any]:
+        """The facts that a saved trial has beside its arrays."""
+        return {
+            "lifetime": dataclasses.asdict(self.lifetime),
+            "result": self.last_result,
+            "callbacks": self.callbacks.state(),
+            "ended": self.ended,
+            "bad": self.bad,
+        }
+
+    def take_back(self, trial: Trial, facts: Mapping[str, Any]) -> None:
+        """Resumes where a saved trial was, as `facts` gave it."""
+        self.trial, self.bad = trial, facts["bad"]
         self.view.train_as(trial)
-        self.view.lifetime, self.view.last_result = lifetime, result
-        self.callbacks.restore(callbacks)
-        self.callbacks.have_ended = ended
+        self.view.lifetime, self.view.last_result = Lifetime(**facts["lifetime"]), facts["result"]
+        self.callbacks.restore(facts["callbacks"])
+        self.callbacks.have_ended = facts["ended"]
 
     def chunk(
         self, rows: Metrics, count: int, seconds: float, read_runner: Callable[[], RunnerState]

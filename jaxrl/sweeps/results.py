@@ -43,25 +43,15 @@ class Sweep:
         One seed's luck: `best_setting` ranks settings by all of their seeds.
         """
         metric = metric or self.metric
-        scored = [(value_of(outcome, metric), outcome) for outcome in self.outcomes]
-        scored = [
-            (value, outcome)
-            for value, outcome in scored
-            if value is not None and not math.isnan(value)
-        ]
-        if not scored:
-            paths = sorted(
-                {
-                    path
-                    for outcome in self.outcomes
-                    if outcome.result
-                    for path, _ in flatten(outcome.result)
-                }
-            )
-            if paths and metric not in paths:
-                raise unknown_result("metric", metric, paths)
-            raise UsageError(f"no trial has a {metric} yet")
-        return max(scored, key=lambda pair: pair[0])[1]
+        scored = [outcome for outcome in self.outcomes if value_of(outcome, metric) is not None]
+        if scored:
+            return max(scored, key=lambda outcome: value_of(outcome, metric))
+        paths = set()
+        for outcome in self.outcomes:
+            paths |= dict(flatten(outcome.result or {})).keys()
+        if paths and metric not in paths:
+            raise unknown_result("metric", metric, sorted(paths))
+        raise UsageError(f"no trial has a {metric} yet")
 
     def lineage_of(self, outcome: TrialResult) -> list[Stretch]:
         """The numbers that a trial's final policy was trained with, the first ones first.
@@ -106,19 +96,14 @@ class Sweep:
 
     def rows(self) -> list[dict[str, Any]]:
         """A row for each trial: settings, seed, status, score, folder and last result by path."""
-        return [
-            {
-                "trial": outcome.trial.name,
-                **outcome.trial.settings,
-                "seed": outcome.trial.config.seed,
-                "status": outcome.status,
-                "reason": outcome.reason,
-                "score": outcome.score,
-                "folder": None if outcome.folder is None else str(outcome.folder),
-                **dict(flatten(outcome.result or {})),
-            }
-            for outcome in self.outcomes
-        ]
+        rows = []
+        for outcome in self.outcomes:
+            row = {"trial": outcome.trial.name, **outcome.trial.settings}
+            row |= {"seed": outcome.trial.config.seed, "status": outcome.status}
+            row |= {"reason": outcome.reason, "score": outcome.score}
+            row["folder"] = None if outcome.folder is None else str(outcome.folder)
+            rows.append(row | dict(flatten(outcome.result or {})))
+        return rows
 
     def dataframe(self) -> Any:
         """`rows` as a pandas DataFrame.
@@ -154,24 +139,11 @@ class Sweep:
 
     def table(self, most: int = 20) -> str:
         """Trials as Ray Tune shows them, the best `most` first."""
-        names = list(
-            dict.fromkeys(name for outcome in self.outcomes for name in outcome.trial.settings)
-        )
-        titles = [
-            "trial",
-            *names,
-            "seed",
-            "status",
-            "iterations",
-            "steps",
-            self.metric.split("/")[-1],
-            "time",
-        ]
-        ranked = sorted(
-            self.outcomes,
-            key=lambda outcome: -math.inf if outcome.score is None else -outcome.score,
-        )
-        ranked.sort(key=lambda outcome: outcome.score is None)
+        settings = [outcome.trial.settings for outcome in self.outcomes]
+        names = list(dict.fromkeys(itertools.chain.from_iterable(settings)))
+        titles = ["trial", *names, "seed", "status", "iterations", "steps"]
+        titles += [self.metric.split("/")[-1], "time"]
+        ranked = sorted(self.outcomes, key=_rank)
         rows = [_row(outcome, names) for outcome in ranked[:most]]
         more = ""
         if len(ranked) > most:
@@ -223,17 +195,21 @@ def _shown_estimates(row: SettingStatistics) -> list[str]:
 
 def _median_over_all(outcomes: list[TrialResult], metric: str) -> float:
     values = [value_of(outcome, metric) for outcome in outcomes]
-    values = [-math.inf if value is None or math.isnan(value) else value for value in values]
-    return float(np.median(values))
+    return float(np.median([-math.inf if value is None else value for value in values]))
+
+
+def _rank(outcome: TrialResult) -> tuple[bool, float]:
+    """The key that sorts the best score first, and trials without one last."""
+    return outcome.score is None, -(outcome.score or 0.0)
 
 
 def aligned(rows: list[list[str]]) -> str:
     """Columns of text, numbers or not, two blanks apart."""
     widths = [max(map(len, column)) for column in itertools.zip_longest(*rows, fillvalue="")]
-    lines = [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in rows
-    ]
+    lines = []
+    for row in rows:
+        cells = map(str.ljust, row, widths)
+        lines.append("  ".join(cells).rstrip())
     return "\n".join(lines)
 
 

@@ -10,15 +10,13 @@ import numpy as np
 from jaxrl.core.errors import UsageError
 from jaxrl.core.fields import least_count
 from jaxrl.core.machine import in_units
-from jaxrl.core.plan import laid_out
+from jaxrl.core.plan import Line
 from jaxrl.run.devices.mesh import stacked
 from jaxrl.run.divergence import with_source
 from jaxrl.run.logging.console import Progress, device_name, duration
 from jaxrl.run.loop import train
-from jaxrl.run.signals import StopSignal
-from jaxrl.run.stopping import LIMITS, check_stop, last_iteration
 from jaxrl.sweeps.lineage import Lineage
-from jaxrl.sweeps.metric_readers import check_metric, check_path, readers_of
+from jaxrl.sweeps.metric_readers import readers_of
 from jaxrl.sweeps.options import SweepOptions
 from jaxrl.sweeps.outcomes import DIVERGED, DROPPED, shown
 from jaxrl.sweeps.placement import (
@@ -32,8 +30,7 @@ from jaxrl.sweeps.placement import (
 )
 from jaxrl.sweeps.population import Population, check_population
 from jaxrl.sweeps.reporting import Reporter, TrialLoop
-from jaxrl.sweeps.results import Sweep
-from jaxrl.sweeps.sweep_folder import SweepFolder
+from jaxrl.sweeps.sweep_run import SweepRun
 from jaxrl.sweeps.trial_state import TrialState, numbers_for, unstacked
 from jaxrl.sweeps.trial_view import check_callbacks
 from jaxrl.sweeps.trials import Trial, TrialGroup, groups_of, programs_of_equal_environments
@@ -43,17 +40,11 @@ from jaxrl.sweeps.vmapped import Numbers, State, VmappedTrials, done_members, kn
 TRACED_BACK = 3
 
 
-class Scheduler:
-    """A sweep's trials, from the plan to their outcomes.
-
-    Raises:
-        UsageError: a metric or a criterion that no result has; nothing is compiled yet.
-    """
+class Scheduler(SweepRun):
+    """Trials that are trained together, in a compiled program for each group of them."""
 
     def __init__(self, trials: Sequence[Trial], order: SweepOptions, progress: Progress):
-        self.order, self.progress, self.trials = order, progress, list(trials)
-        self.interrupt = StopSignal(progress.say)
-        self.sweep = Sweep([], order.metric, None)
+        super().__init__(trials, order, progress)
         self.groups = groups_of(trials)
         self.trial_states: dict[int, TrialState] = {}
         self.lanes: dict[int, int] = {}  # {group: the device that it has for itself, or SPLIT}
@@ -63,93 +54,81 @@ class Scheduler:
         # Shared by all lanes.
         self.figures, self.keeping = threading.Lock(), threading.Lock()
         self.broken_off = False
-        self.settings = order.trial_settings
         self.population: Population | None = None
         self.moments = [self.settings.evaluations]
-        check_stop(order.stop, None)
         if order.scheduler is not None:
             interval = self.settings.evaluation_interval
             check_population(order.scheduler, self.groups, order.metric, interval)
             self.moments.append(order.scheduler.rounds)
-        self.criteria = tuple(path for path in order.stop if path not in LIMITS)
         self.settings.refuse_for_jax(trials[0].config.env_name)
         for group in self.groups:
             check_callbacks(group.trials[0].config)
-            algorithm = group.algorithm
-            readers = readers_of(algorithm, group.shapes.metrics)
-            evaluated = self.settings.evaluation_interval is not None
-            check_metric(order.metric, readers, evaluated=evaluated)
-            for path in self.criteria:
-                check_path(path, readers, "stop criterion")
-            if order.batch_size == "auto":
-                # At least one, or it is refused before a folder is made.
-                fit = most_that_fit(group, order.devices)
-            if order.scheduler is not None and order.batch_size == "auto":
-                _check_fits(len(trials), fit, "memory holds", "fewer environments each")
-            elif order.scheduler is not None:
-                _check_fits(len(trials), order.batch_size, "batch_size is", "a larger batch_size")
-            limit = last_iteration(order.stop, algorithm.num_env_steps)
+            self.check_names(readers_of(group.algorithm, group.shapes.metrics))
+            self._check_size(group)
             for trial in group.trials:
-                last = int(min(limit, trial.config.num_updates))
-                reporter = Reporter(trial, algorithm, last, self.settings, progress.say)
-                self.trial_states[trial.number] = TrialState(trial, algorithm, last, reporter)
+                last = self.last_of(trial, group.algorithm)
+                reporter = Reporter(trial, group.algorithm, last, self.settings, progress.say)
+                self.trial_states[trial.number] = TrialState(trial, group.algorithm, last, reporter)
 
-    def run(self, store: SweepFolder) -> Sweep:
-        self.sweep.folder = store.path
-        self._take_over(store)
-        self._populate(store)
+    def _check_size(self, group: TrialGroup) -> None:
+        """Refuses trials that are too large, before a folder is made."""
+        order, number = self.order, len(self.trials)
+        if order.batch_size == "auto":
+            fit = most_that_fit(group, order.devices)  # at least one
+            if order.scheduler is not None:
+                _check_fits(number, fit, "memory holds", "fewer environments each")
+        elif order.scheduler is not None:
+            _check_fits(number, order.batch_size, "batch_size is", "a larger batch_size")
+
+    def take_over(self) -> None:
+        """Takes over a resumed sweep's results; all or none where the trials depend on another."""
+        dependent = self.order.halving is not None or self.order.scheduler is not None
+        if dependent and len(self.store.over) < len(self.trials):
+            self.store.forget()
+        super().take_over()
+        for outcome in self.sweep.outcomes:
+            del self.trial_states[outcome.trial.number]
+        self._populate()
         self._place()
-        self.progress.say(self.plan())
-        begin = time.perf_counter()
-        try:
-            with self.interrupt.listening(), self.progress:
-                for rung in self.rungs():
-                    self._train_to_rung(rung, store)
-                    if self.interrupt.heard:
-                        break
-        finally:
-            for trial_state in self.trial_states.values():
-                trial_state.reporter.logs.close()
-            store.close()
-            self.sweep.whole_seconds = time.perf_counter() - begin
+
+    def train(self) -> None:
+        for rung in self.rungs():
+            self._train_to_rung(rung)
+            if self.interrupt.heard:
+                return
+
+    def close(self) -> None:
+        for trial_state in self.trial_states.values():
+            trial_state.reporter.logs.close()
         if self.population is not None and not self.trial_states:
             self.population.remove_checkpoints()
-        return self.sweep
 
-    def plan(self) -> str:
-        """The plan of the sweep, in a few lines."""
-        steps = sum(
-            trial_state.last * trial_state.algorithm.num_env_steps
-            for trial_state in self.trial_states.values()
-        )
+    def plan_lines(self) -> list[Line]:
+        steps = 0
+        for trial_state in self.trial_states.values():
+            steps += trial_state.last * trial_state.algorithm.num_env_steps
         programs = "one program" if len(self.groups) == 1 else f"{len(self.groups):,} programs"
-        lines = [
-            ("sweep", f"{_trials(len(self.trials))} in {programs}, {steps:,} environment steps")
-        ]
+        number = f"{_trials(len(self.trials))} in {programs}"
+        lines = [("sweep", f"{number}, {steps:,} environment steps")]
+        iterations = self.groups[0].trials[0].config.num_updates
         if (fewer := programs_of_equal_environments(self.groups)) < len(self.groups):
-            what = (
-                f"{fewer} would do if equal environments were equal objects: make the class of "
-                f"{self.trials[0].config.env_name} a frozen dataclass"
-            )
-            lines.append(("programs", what))
+            advice = f"make the class of {self.trials[0].config.env_name} a frozen dataclass"
+            equal = f"{fewer} would do if equal environments were equal objects: {advice}"
+            lines.append(("programs", equal))
         for i, group in enumerate(self.groups):
             size = self.sizes.get(i, 0)
-            what = (
-                f"{_trials(len(group.trials))}, {size:,} at once in about "
-                f"{in_units(size * memory_of(group))}; "
-                f"{group.trials[0].config.num_updates:,} iterations"
-            )
-            lines.append((f"program {i}", what))
-        if self.order.scheduler is not None:
-            iterations = self.groups[0].trials[0].config.num_updates  # the same in one program
-            what = self.order.scheduler.describe(len(self.trials), iterations)
-            lines.append(("population", what))
+            memory = in_units(size * memory_of(group))
+            number = f"{_trials(len(group.trials))}, {size:,} at once in about {memory}"
+            updates = group.trials[0].config.num_updates
+            lines.append((f"program {i}", f"{number}; {updates:,} iterations"))
+        if self.order.scheduler is not None:  # whose members are in one program
+            rounds = self.order.scheduler.describe(len(self.trials), iterations)
+            lines.append(("population", rounds))
         split = f", the trials split over {self.order.devices}" if self.order.devices > 1 else ""
         if num_lanes(self.lanes) > 1:
             beside = f", {num_lanes(self.lanes)} programs side by side, a device each"
             split = beside + (f"; of others{split[1:]}" if SPLIT in self.lanes.values() else "")
-        lines += [("device", f"{device_name()}{split}"), ("folder", self.sweep.folder)]
-        return laid_out(lines)
+        return [*lines, ("device", f"{device_name()}{split}")]
 
     def rungs(self) -> list[float]:
         """The shares of the updates after which trials are compared; the last is 1."""
@@ -164,78 +143,55 @@ class Scheduler:
 
     def _place(self) -> None:
         """Chooses the groups that train side by side and their batch sizes, when nothing trains."""
-        left = {
-            number: len(unfinished)
-            for number, group in enumerate(self.groups)
-            if (unfinished := self._unfinished(group))
-        }
+        numbers = [len(self._unfinished(group)) for group in self.groups]
+        left = {i: number for i, number in enumerate(numbers) if number}
         self.lanes, self.sizes, self.done = lanes_of(left, self.order.devices), {}, {}
         beside, requested_size = max(1, num_lanes(self.lanes)), self.order.batch_size
-        if requested_size == "auto" and any(
-            most_that_fit(self.groups[number], 1, beside) < 1 for number in left
-        ):
-            self.lanes = dict.fromkeys(left, SPLIT)
+        if requested_size == "auto":
+            room = [most_that_fit(self.groups[number], 1, beside) for number in left]
+            if min(room, default=1) < 1:
+                self.lanes = dict.fromkeys(left, SPLIT)
         for number, trials in left.items():
             places = (1, beside) if self.lanes[number] != SPLIT else (self.order.devices, 1)
-            self.sizes[number] = (
-                trials
-                if self.population is not None
-                else batch_size(self.groups[number], trials, *places, requested_size)
-            )
+            self.sizes[number] = trials
+            if self.population is None:
+                size = batch_size(self.groups[number], trials, *places, requested_size)
+                self.sizes[number] = size
 
-    def _take_over(self, store: SweepFolder) -> None:
-        """Takes over a resumed sweep's results; all or none where the trials depend on another."""
-        dependent = self.order.halving is not None or self.order.scheduler is not None
-        if dependent and len(store.over) < len(self.trials):
-            store.forget()
-        self.sweep.outcomes = store.outcomes(self.trials)
-        for outcome in self.sweep.outcomes:
-            del self.trial_states[outcome.trial.number]
-
-    def _populate(self, store: SweepFolder) -> None:
+    def _populate(self) -> None:
         """Makes the population, if the trials are one; a resumed one is where its folder says."""
         if self.order.scheduler is None:
             return
         if not self.trial_states:
             self.sweep.lineage = Lineage([trial.settings for trial in self.trials])
-            self.sweep.lineage.read(store.path)
+            self.sweep.lineage.read(self.store.path)
             return
         members = [self.trial_states[trial.number] for trial in self.trials]
-        self.population = Population(self.order.scheduler, members, store.path)
+        self.population = Population(self.order.scheduler, members, self.store.path)
         self.sweep.lineage = self.population.lineage
 
     def _unfinished(self, group: TrialGroup) -> list[TrialState]:
-        return [
-            self.trial_states[trial.number]
-            for trial in group.trials
-            if trial.number in self.trial_states
-        ]
+        states = (self.trial_states.get(trial.number) for trial in group.trials)
+        return [trial_state for trial_state in states if trial_state is not None]
 
-    def _train_to_rung(self, rung: float, store: SweepFolder) -> None:
+    def _train_to_rung(self, rung: float) -> None:
         """Trains all that are left up to this share of their updates; finished ones leave."""
         self._place()
-        side_by_side(
-            lambda number: self._climb_group(number, rung, store), self.lanes, self._break_off
-        )
+        climb = lambda number: self._climb_group(number, rung)
+        side_by_side(climb, self.lanes, self._break_off)
         for number, lane in self.lanes.items():
             if lane == SPLIT:
-                self._climb_group(number, rung, store)
+                climb(number)
         if self.order.halving is None or self.broken_off:
             return
-        over = [
-            trial_state
-            for trial_state in self.trial_states.values()
-            if trial_state.status != DROPPED
-        ]
-        self._conclude(over, store)
-        left = sorted(
-            self.trial_states.values(),
-            key=lambda trial: -math.inf if trial.score is None else trial.score,
-        )
-        keep = -(-len(left) // self.order.halving)
-        self._conclude(left[: len(left) - keep], store)
+        states = list(self.trial_states.values())
+        self._conclude([trial_state for trial_state in states if trial_state.status != DROPPED])
+        rank = lambda trial_state: -math.inf if trial_state.score is None else trial_state.score
+        left = sorted(self.trial_states.values(), key=rank)
+        num_left = -(-len(left) // self.order.halving)
+        self._conclude(left[: len(left) - num_left])
 
-    def _climb_group(self, number: int, rung: float, store: SweepFolder) -> None:
+    def _climb_group(self, number: int, rung: float) -> None:
         """One group; notes it where it was broken off."""
         resumed = self.population is not None and self.population.is_resumed
         trial_states, size = self._unfinished(self.groups[number]), self.sizes[number]
@@ -244,13 +200,14 @@ class Scheduler:
             for trial_state in batch:
                 if trial_state.state is None and not self.stopping:
                     arguments = trial_state.trial, trial_state.algorithm, self.settings
-                    trial_state.reporter.open(store.open_trial(*arguments, resumed=resumed))
+                    folder = self.store.open_trial(*arguments, resumed=resumed)
+                    trial_state.reporter.open(folder)
             if self.stopping or not self._train(number, batch, size, rung):
                 self._break_off()
                 return
             if self.order.halving is None:
                 with self.keeping:
-                    self._conclude(batch, store)
+                    self._conclude(batch)
                     self.done[number] = 0
 
     def _break_off(self) -> None:
@@ -294,8 +251,8 @@ class Scheduler:
         """
         filled = [*batch, *[batch[0]] * padding]
         lasts = [least_count(rung, trial_state.last) for trial_state in batch] + [0] * padding
-        least = [self.order.stop[path] for path in self.criteria]
-        numbers = numbers_for([trial_state.trial for trial_state in filled], lasts, least)
+        goals = list(self.criteria.values())
+        numbers = numbers_for([trial_state.trial for trial_state in filled], lasts, goals)
         resumed = self.population is not None and self.population.is_resumed
         starts = batch[0].state is None and not resumed
         members = self._program(number, numbers, devices, starts=starts)
@@ -309,7 +266,7 @@ class Scheduler:
         self, number: int, numbers: Numbers, devices: int, *, starts: bool
     ) -> VmappedTrials:
         """The program of a group for the number of members."""
-        arguments = (self.groups[number], numbers, self.order.metric, self.criteria, devices)
+        arguments = self.groups[number], numbers, self.order.metric, tuple(self.criteria), devices
         members = known(*arguments)
         if members is None:
             self.progress.say(
@@ -336,33 +293,31 @@ class Scheduler:
         steps = batch[0].algorithm.num_env_steps
         scores = [trial_state.score for trial_state in batch if trial_state.score is not None]
         self.done[number] = int(np.sum(done_members(state, numbers)[: len(batch)]))
-        over = len(self.sweep.outcomes) + sum(self.done.values())
-        name = [f"program {number}"] if len(self.groups) > 1 else []
-        parts = [
-            f"{over:,} of {len(self.trials):,} finished",
-            *name,
-            f"iteration {updates.max():,} of {last.max():,}",
-        ]
+        parts = [self.finished(sum(self.done.values()))]
+        if len(self.groups) > 1:
+            parts.append(f"program {number}")
+        parts.append(f"iteration {updates.max():,} of {last.max():,}")
         if scores:
             parts.append(f"best {max(scores):.2f}, median {np.median(scores):.2f}")
         parts.append(f"{moved[: len(batch)].sum() * steps / seconds:,.0f} steps/s")
         left = (last.max() - updates.max()) * seconds / max(1, moved.max())
         self.progress.show_line("  ".join([*parts, f"{duration(left)} left of this batch"]))
 
-    def _conclude(self, trial_states: Sequence[TrialState], store: SweepFolder) -> None:
+    def _conclude(self, trial_states: Sequence[TrialState]) -> None:
         """Writes and reports the outcomes of finished trials."""
         for trial_state in trial_states:
             outcome, snapshot = trial_state.conclude()
             if outcome.status == DIVERGED:
                 outcome.reason = self._why_diverged(trial_state)
+            arguments = trial_state.trial, trial_state.algorithm, self.settings
             if self.population is not None:
-                store.restate(outcome.trial, trial_state.algorithm, self.settings)
-            written = store.record(outcome, trial_state.algorithm, self.settings, snapshot)
+                self.store.restate(*arguments)
+            written = self.store.keep(*arguments, snapshot)
+            self.keep(outcome)
             with trial_state.reporter.showing(snapshot.runner):
                 if written is not None:
                     trial_state.reporter.callbacks.call("on_checkpoint", written)
                 trial_state.reporter.close()
-            self.sweep.outcomes.append(outcome)
             del self.trial_states[trial_state.trial.number]
 
     def _why_diverged(self, trial_state: TrialState) -> str:

@@ -5,40 +5,32 @@ its own. In a resumed sweep the trial that was broken off goes on from its last 
 """
 
 import math
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jaxrl.algorithms.base import HeadlineMetric
 from jaxrl.core.errors import UsageError, brief
-from jaxrl.core.plan import laid_out
+from jaxrl.core.plan import Line
 from jaxrl.run.health import Diverged
 from jaxrl.run.logging.console import Progress, device_name, duration
 from jaxrl.run.results import ITERATIONS, Result, lookup
-from jaxrl.run.signals import StopSignal
-from jaxrl.run.stopping import LIFETIME_STEPS, LIMITS, all_met, check_stop, last_iteration
+from jaxrl.run.stopping import LIFETIME_STEPS, all_met
 from jaxrl.run.trainer import Trainer
-from jaxrl.sweeps.metric_readers import check_metric
 from jaxrl.sweeps.options import SweepOptions
-from jaxrl.sweeps.outcomes import DIVERGED, STOPPED, TERMINATED, TrialResult, shown
-from jaxrl.sweeps.results import Sweep
-from jaxrl.sweeps.sweep_folder import SweepFolder
+from jaxrl.sweeps.outcomes import DIVERGED, STOPPED, TERMINATED, TrialResult, last_score, shown
+from jaxrl.sweeps.sweep_run import SweepRun
 from jaxrl.sweeps.trials import Trial, held_outside
 
 
-class SeparateRuns:
-    """A sweep's trials, from the plan to their outcomes, one after the other.
+class SeparateRuns(SweepRun):
+    """Trials that are trained one after the other, each as a run of its own.
 
     Raises:
-        UsageError: an option that compares or joins trials while they train, or a metric or a
-            criterion that no result has; nothing is compiled yet.
+        UsageError: an option that compares or joins trials while they train.
     """
 
     def __init__(self, trials: Sequence[Trial], order: SweepOptions, progress: Progress):
-        self.trials, self.order, self.progress = list(trials), order, progress
-        self.interrupt = StopSignal(progress.say)
-        self.sweep = Sweep([], order.metric, None)
-        self.criteria = {path: least for path, least in order.stop.items() if path not in LIMITS}
+        super().__init__(trials, order, progress)
         self.env_name = held_outside(trial.config for trial in trials)
         for name, value, none in (
             ("halving", order.halving, None),
@@ -50,130 +42,91 @@ class SeparateRuns:
                     f"{name}={brief(value)} needs trials that train together: those over "
                     f"{self.env_name} are separate runs, one after the other"
                 )
-        self._check_results()
+        with Trainer(trials[0].config, **self._arguments(None)) as trainer:
+            # Callbacks may add what they like.
+            if not any(map(trainer.callbacks.has, ("on_train_result", "on_evaluate_end"))):
+                self.check_names(trainer.result_names())
 
-    def run(self, store: SweepFolder) -> Sweep:
-        self.sweep.folder = store.path
-        self.sweep.outcomes = store.outcomes(self.trials)
-        finished = {outcome.trial.number for outcome in self.sweep.outcomes}
-        left = [trial for trial in self.trials if trial.number not in finished]
-        self.progress.say(self.plan(left))
-        began = time.perf_counter()
-        try:
-            with self.interrupt.listening(), self.progress:
-                for trial in left:
-                    if not self.interrupt.heard:
-                        self._train(trial, store)
-        finally:
-            store.close()
-            self.sweep.whole_seconds = time.perf_counter() - began
-        return self.sweep
-
-    def plan(self, left: Sequence[Trial]) -> str:
-        """The plan of the runs, in a few lines."""
+    def plan_lines(self) -> list[Line]:
+        left = self._left()
         steps = sum(trial.config.total_env_steps for trial in left)
         number = f"{len(left):,} of {len(self.trials):,} trials as separate runs"
-        return laid_out(
-            [
-                ("sweep", f"{number}, {steps:,} environment steps"),
-                ("environment", f"{self.env_name}, outside JAX"),
-                ("device", device_name()),
-                ("folder", self.sweep.folder),
-            ]
-        )
+        return [
+            ("sweep", f"{number}, {steps:,} environment steps"),
+            ("environment", f"{self.env_name}, outside JAX"),
+            ("device", device_name()),
+        ]
 
-    def _check_results(self) -> None:
-        """Refuses criteria and a metric that the first trial's results do not have."""
-        check_stop(self.order.stop, None)
-        settings = self.order.trial_settings
-        with Trainer(self.trials[0].config, **self._arguments(None)) as trainer:
-            if any(map(trainer.callbacks.has, ("on_train_result", "on_evaluate_end"))):
-                return  # they may add what they like
-            names = trainer.result_names()
-        check_stop(self.criteria, names)
-        check_metric(self.order.metric, names, evaluated=settings.evaluation_interval is not None)
+    def train(self) -> None:
+        for trial in self._left():
+            if not self.interrupt.heard:
+                self._train(trial)
+
+    def _left(self) -> list[Trial]:
+        finished = {outcome.trial.number for outcome in self.sweep.outcomes}
+        return [trial for trial in self.trials if trial.number not in finished]
 
     def _arguments(self, folder: Any) -> dict[str, Any]:
         """The arguments of a trial's trainer."""
         names = ("loggers", "devices", *self.order.run_settings)
-        settings = {name: getattr(self.order.trial_settings, name) for name in names}
+        settings = {name: getattr(self.settings, name) for name in names}
         return {**settings, "pictures": False, "run_dir": folder, "quiet": True}
 
-    def _trainer(self, trial: Trial, store: SweepFolder) -> Trainer:
+    def _trainer(self, trial: Trial) -> Trainer:
         """A trial's, which goes on where its folder says, if there is one."""
-        folder = None if store.path is None else store.folder_of(trial)
-        arguments = self._arguments(folder)
+        folder = None if self.store.path is None else self.store.folder_of(trial)
         if folder is None or not folder.exists():
-            return Trainer(trial.config, **arguments)
-        arguments["run_dir"] = "same"
-        return Trainer.from_checkpoint(folder, config=trial.config, **arguments)
+            return Trainer(trial.config, **self._arguments(folder))
+        return Trainer.from_checkpoint(folder, config=trial.config, **self._arguments("same"))
 
-    def _train(self, trial: Trial, store: SweepFolder) -> None:
+    def _train(self, trial: Trial) -> None:
         """Trains a trial to its end, unless the user stops it, and notes what came of it."""
         reason = ""
-        with self._trainer(trial, store) as trainer:
+        with self._trainer(trial) as trainer:
             trainer.trial, trainer.interrupt = trial, self.interrupt
-            last = self._last(trainer)
-            trainer.progress = _TrialProgress(self.progress, self._place(trial, last))
+            last = self.last_of(trial, trainer.algorithm)
+            trainer.progress = _TrialProgress(self, trial, last)
             before = trainer.lifetime.time_total_s
             try:
                 if not _is_done(trainer.last_result):
                     trainer.fit({**self.criteria, ITERATIONS: last})
             except Diverged as error:
                 reason = str(error)
-            results = trainer.results()
+            results, result = trainer.results(), trainer.last_result
             self.sweep.seconds += trainer.lifetime.time_total_s - before
             self.sweep.compile_seconds += trainer.compile_seconds
-        if not reason and not _is_done(trainer.last_result):
+        if not (reason or _is_done(result)):
             return
-        status = DIVERGED if reason else self._status(trainer.last_result, last)
-        outcome = TrialResult(trial, status, trainer.last_result, None, reason=reason)
-        outcome.curve = self._curve(results)
-        scores = (score for score in reversed(outcome.curve[1]) if not math.isnan(score))
-        outcome.score = next(scores, None)
-        store.add_line(outcome)
-        self.sweep.outcomes.append(outcome)
+        status = TERMINATED
+        if reason:
+            status = DIVERGED
+        elif all_met(self.criteria, result) or result[ITERATIONS] < last:
+            status = STOPPED
+        curve = self._curve(results)
+        outcome = TrialResult(trial, status, result, last_score(curve[1]), curve, reason=reason)
+        self.keep(outcome)
         self.progress.say(_summary(outcome))
-
-    def _last(self, trainer: Trainer) -> int:
-        """The iteration that a trial ends with, at the latest."""
-        limit = last_iteration(self.order.stop, trainer.algorithm.num_env_steps)
-        return int(min(limit, trainer.config.num_updates))
-
-    def _status(self, result: Result, last: int) -> str:
-        reached = all_met(self.criteria, result) or result[ITERATIONS] < last
-        return STOPPED if reached else TERMINATED
 
     def _curve(self, results: Sequence[Result]) -> tuple[list[int], list[float]]:
         """(environment steps, scores) of each iteration; NaN where it has no score."""
-        found = [lookup(result, self.order.metric) for result in results]
-        scores = [math.nan if score is None else float(score) for score in found]
-        return [result[LIFETIME_STEPS[0]] for result in results], scores
-
-    def _place(self, trial: Trial, last: int) -> Callable[[Result], str]:
-        """A function that says where the sweep stands, by the trial's newest result."""
-        over = f"{len(self.sweep.outcomes):,} of {len(self.trials):,} finished"
-
-        def place(result: Result) -> str:
+        steps, scores = [], []
+        for result in results:
             score = lookup(result, self.order.metric)
-            scored = "" if score is None else f"  {self.order.metric.split('/')[-1]} {score:.2f}"
-            speed = f"{lookup(result, 'perf/env_steps_per_s'):,.0f} steps/s"
-            at = f"iteration {result[ITERATIONS]:,} of {last:,}"
-            return f"{over}  trial {trial.name}  {at}{scored}  {speed}"
-
-        return place
+            steps.append(result[LIFETIME_STEPS[0]])
+            scores.append(math.nan if score is None else float(score))
+        return steps, scores
 
 
 class _TrialProgress(Progress):
     """The progress of a trial's trainer, as a line of the sweep's."""
 
-    def __init__(self, of_sweep: Progress, place: Callable[[Result], str]):
+    def __init__(self, run: SeparateRuns, trial: Trial, last: int):
         super().__init__(quiet=True)
-        self._of_sweep, self._place = of_sweep, place
+        self._run, self._trial, self._last = run, trial, last
 
     def say(self, text: str, *, even_if_quiet: bool = False) -> None:
         if even_if_quiet or text.startswith("warning: "):
-            self._of_sweep.say(text, even_if_quiet=even_if_quiet)
+            self._run.progress.say(text, even_if_quiet=even_if_quiet)
 
     def show(
         self,
@@ -181,8 +134,14 @@ class _TrialProgress(Progress):
         metrics: Sequence[HeadlineMetric],
         seconds_left: float | None,
     ) -> None:
-        left = "" if seconds_left is None else f"  {duration(seconds_left)} left of this trial"
-        self._of_sweep.show_line(f"{self._place(result)}{left}")
+        metric, parts = self._run.order.metric, [self._run.finished(), f"trial {self._trial.name}"]
+        parts.append(f"iteration {result[ITERATIONS]:,} of {self._last:,}")
+        if (score := lookup(result, metric)) is not None:
+            parts.append(f"{metric.split('/')[-1]} {score:.2f}")
+        parts.append(f"{lookup(result, 'perf/env_steps_per_s'):,.0f} steps/s")
+        if seconds_left is not None:
+            parts.append(f"{duration(seconds_left)} left of this trial")
+        self._run.progress.show_line("  ".join(parts))
 
 
 def _is_done(result: Result | None) -> bool:

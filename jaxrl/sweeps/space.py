@@ -133,7 +133,7 @@ def settings_of(
             draw.
     """
     count()("num_samples", num_samples)
-    kinds = {name: kind_of(name, value) for name, value in as_space(space).items()}
+    kinds = kinds_of(as_space(space))
     if num_samples > 1 and not any(isinstance(kind, Draw) for kind in kinds.values()):
         raise UsageError(
             f"num_samples={num_samples} has nothing to draw: every sample would be the same "
@@ -163,8 +163,12 @@ def as_space(space: Mapping[str, Any] | None) -> dict[str, Any]:
     return dict(space or {})
 
 
-def kind_of(name: str, value: Any) -> Any:
-    """A `Grid`, a `Draw`, or the one value that a setting always takes."""
+def kinds_of(space: Mapping[str, Any]) -> dict[str, Any]:
+    """By setting a `Grid`, a `Draw`, or the one value that it always takes."""
+    return {name: _kind_of(name, value) for name, value in space.items()}
+
+
+def _kind_of(name: str, value: Any) -> Any:
     if isinstance(value, list | range) or (isinstance(value, np.ndarray) and value.ndim == 1):
         try:
             return grid_search(value)
@@ -197,8 +201,10 @@ def draws_of(flag: str, words: Sequence[str]) -> dict[str, Draw]:
 
 def mutations_of(flag: str, words: Sequence[str]) -> dict[str, Grid | Draw]:
     """Both forms, those of grids and those of draws."""
-    drawn = [word for word in words if word.partition("=")[2].partition(":")[0] in DRAWS]
-    listed = [word for word in words if word not in drawn]
+    drawn, listed = [], []
+    for word in words:
+        distribution = word.partition("=")[2].partition(":")[0]
+        (drawn if distribution in DRAWS else listed).append(word)
     return disjoint(grid_of(flag, listed), draws_of(flag, drawn), f"{flag_name(flag)} twice")
 
 

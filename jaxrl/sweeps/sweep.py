@@ -177,14 +177,10 @@ def resume_sweep(
                 named_loggers = [entry for entry in loggers if not isinstance(entry, dict)]
                 plan["run_settings"]["loggers"] = named_loggers
             check_saved_parts(plan, trust=trust)
-            trials = [
-                trial
-                for saved in plan["trials"]
-                for trial in trials_of(config, [saved["settings"]], [saved["seed"]])
-            ]
-            trials = [
-                dataclasses.replace(trial, number=number) for number, trial in enumerate(trials)
-            ]
+            trials = []
+            for number, saved in enumerate(plan["trials"]):
+                (trial,) = trials_of(config, [saved["settings"]], [saved["seed"]])
+                trials.append(dataclasses.replace(trial, number=number))
             if plan["scheduler"] is not None:
                 plan["scheduler"] = PopulationBasedTraining.from_dict(plan["scheduler"])
             order = SweepOptions(

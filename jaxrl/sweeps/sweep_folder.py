@@ -83,12 +83,13 @@ def _trust(path: Path) -> str:
     """The flag that `--resume` of the sweep at `path` needs besides, if any."""
     try:
         plan = saved_sweep.read_plan(path)
-        trials = [
-            {**plan, "config": {**plan["config"], **trial["settings"]}} for trial in plan["trials"]
-        ]
-        return " --trust" if any(asks_for_trust(facts, to_play=False) for facts in trials) else ""
+        for trial in plan["trials"]:
+            facts = {**plan, "config": {**plan["config"], **trial["settings"]}}
+            if asks_for_trust(facts, to_play=False):
+                return " --trust"
     except UsageError:  # it is no sweep's folder
-        return ""
+        pass
+    return ""
 
 
 @dataclass
@@ -172,16 +173,13 @@ class SweepFolder:
             facts = facts_of(trial.config, algorithm, settings.to_dict())
             run_folder.write_settings(self.folder_of(trial), facts)
 
-    def record(
-        self, outcome: TrialResult, algorithm: Algorithm, settings: RunSettings, snapshot: Snapshot
+    def keep(
+        self, trial: Trial, algorithm: Algorithm, settings: RunSettings, snapshot: Snapshot
     ) -> Path | None:
-        """Writes a finished trial's final state, then its line; returns the checkpoint's folder."""
+        """Writes a finished trial's final state; returns the checkpoint's folder."""
         if self.path is None:
             return None
-        trial = outcome.trial
-        written = keep_trial(self.folder_of(trial), trial, algorithm, settings, snapshot)
-        self.add_line(outcome)
-        return written
+        return keep_trial(self.folder_of(trial), trial, algorithm, settings, snapshot)
 
     def add_line(self, outcome: TrialResult) -> None:
         """Writes a finished trial's line; its folder holds its final state already."""

@@ -14,7 +14,7 @@ from jaxrl.core.json_text import read_json
 from jaxrl.run.devices.compiled import CAPACITY
 from jaxrl.run.devices.mesh import stacked
 from jaxrl.run.loop import advance
-from jaxrl.run.results import Lifetime, Result, result_names
+from jaxrl.run.results import Result, result_names
 from jaxrl.run.settings import RunSettings
 from jaxrl.run.storage import checkpoint, migrate, own_files, run_state
 from jaxrl.run.storage.json_lines import dumped
@@ -61,10 +61,9 @@ class TrialBatch:
         self.settings = RunSettings(loggers=(), devices=1)
         check_callbacks(self.trials[0].config, never=NOT_CALLED)
         lasts = [trial.config.num_updates for trial in self.trials]
-        self.reporters = [
-            Reporter(trial, self.algorithm, last, self.settings)
-            for trial, last in zip(self.trials, lasts, strict=True)
-        ]
+        self.reporters = []
+        for trial, last in zip(self.trials, lasts, strict=True):
+            self.reporters.append(Reporter(trial, self.algorithm, last, self.settings))
         self._unended = list(self.reporters)
         self.seconds = self.compile_seconds = 0.0  # of the last `train`; of the program
         self._numbers, self._state = self._prepared(lasts), None
@@ -147,9 +146,14 @@ class TrialBatch:
         saved = checkpoint.read(checkpoint.find(path / trial.name))
         key = jax.random.key(trial.config.seed, impl="threefry2x32")
         runner = run_state.restore_exactly(saved, self.algorithm, (key, *trial.numbers))
-        reached = Lifetime(**facts["lifetimes"][i]), facts["results"][i]
-        callbacks = saved.facts["hooks"]["callbacks"]
-        reporter.take_back(trial, *reached, callbacks, ended=facts["ended"][i])
+        reached = {
+            "lifetime": facts["lifetimes"][i],
+            "result": facts["results"][i],
+            "callbacks": saved.facts["hooks"]["callbacks"],
+            "ended": facts["ended"][i],
+            "bad": "",
+        }
+        reporter.take_back(trial, reached)
         last = reporter.lifetime.training_iteration if reporter.ended else reporter.last
         diverged = facts["diverged"][i]
         flag("diverged", diverged)
@@ -177,9 +181,10 @@ def only_group(trials: Sequence[Trial]) -> TrialGroup:
     """The one that all of the trials belong to."""
     groups = groups_of(trials)
     if len(groups) > 1:
-        first, second = (group.trials[0].settings for group in groups[:2])
-        differ = ", ".join(
-            f"{name}={first.get(name)} and {second.get(name)}" for name in {**first, **second}
+        first, second = groups[0].trials[0].settings, groups[1].trials[0].settings
+        names = {**first, **second}
+        differ = [f"{name}={first.get(name)} and {second.get(name)}" for name in names]
+        raise UsageError(
+            f"members of one trial must differ in numbers alone, not in {', '.join(differ)}"
         )
-        raise UsageError(f"members of one trial must differ in numbers alone, not in {differ}")
     return groups[0]

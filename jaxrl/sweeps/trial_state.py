@@ -13,7 +13,7 @@ from jaxrl.core.fast_prng import is_key
 from jaxrl.run.devices.mesh import on_first_device, on_host, stacked
 from jaxrl.run.results import Snapshot, lookup
 from jaxrl.sweeps.metric_readers import EVALUATION
-from jaxrl.sweeps.outcomes import DIVERGED, DROPPED, STOPPED, TERMINATED, TrialResult
+from jaxrl.sweeps.outcomes import DIVERGED, DROPPED, STOPPED, TERMINATED, TrialResult, last_score
 from jaxrl.sweeps.reporting import Reporter
 from jaxrl.sweeps.trials import Trial
 from jaxrl.sweeps.vmapped import Numbers, State
@@ -32,8 +32,7 @@ class TrialState:
 
     @property
     def score(self) -> float | None:
-        """The last one that is a number."""
-        return next((score for score in reversed(self.scores) if not math.isnan(score)), None)
+        return last_score(self.scores)
 
     def add_scores(self, scores: list[float], metric: str) -> None:
         """Adds those of the last updates, as the device knows them."""

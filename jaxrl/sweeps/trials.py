@@ -121,16 +121,19 @@ def members_of(
     trials = trials_of(config, settings, seeds)
     if hasattr(seeds, "__len__"):
         return trials
-    return [
-        dataclasses.replace(trial, config=trial.config.replace(seed=config.seed + trial.number))
-        for trial in trials
-    ]
+    members = []
+    for trial in trials:
+        seeded = trial.config.replace(seed=config.seed + trial.number)
+        members.append(dataclasses.replace(trial, config=seeded))
+    return members
 
 
 def held_outside(configs: Iterable[Any]) -> str:
     """The first environment that no vmapped program can hold, by name; empty if there is none."""
-    outside = (config for config in configs if has_outside_state(config.setup().env))
-    return next((config.env_name for config in outside), "")
+    for config in configs:
+        if has_outside_state(config.setup().env):
+            return config.env_name
+    return ""
 
 
 def seeds_of(config: Any, seeds: int | Sequence[int]) -> list[int]:
