@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -85,12 +85,8 @@ class _CompiledOnce:
         return self._compiled
 
 
-class _Traced(NamedTuple):
-    """The programs of `OutsideTraining`."""
-
-    metrics: Metrics  # shapes, [1, ...]
-    start: _CompiledOnce
-    learn: _CompiledOnce
+# The metrics' shapes [1, ...], the start, and an update.
+_Traced = tuple[Metrics, _CompiledOnce, _CompiledOnce]
 
 
 @dataclass(frozen=True)
@@ -151,8 +147,7 @@ class OutsideProgram(Program):
         learn = jax.jit(lambda *arguments: self._learn(*arguments))
         learn = learn.lower(start.out_info, batch, hypers)
         options = self.source.cpu_options
-        programs = _CompiledOnce(start, options), _CompiledOnce(learn, options)
-        return _Traced(learn.out_info[1], *programs)
+        return learn.out_info[1], _CompiledOnce(start, options), _CompiledOnce(learn, options)
 
     def _learn(
         self, runner: RunnerState, batch: PyTree, hypers: PyTree

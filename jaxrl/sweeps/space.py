@@ -204,7 +204,10 @@ def mutations_of(flag: str, words: Sequence[str]) -> dict[str, Grid | Draw]:
     drawn, listed = [], []
     for word in words:
         distribution = word.partition("=")[2].partition(":")[0]
-        (drawn if distribution in DRAWS else listed).append(word)
+        if distribution in DRAWS:
+            drawn.append(word)
+        else:
+            listed.append(word)
     return disjoint(grid_of(flag, listed), draws_of(flag, drawn), f"{flag_name(flag)} twice")
 
 
