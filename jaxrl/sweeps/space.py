@@ -164,7 +164,7 @@ def as_space(space: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def kinds_of(space: Mapping[str, Any]) -> dict[str, Any]:
-    """By setting a `Grid`, a `Draw`, or the one value that it always takes."""
+    """The kinds by setting: a `Grid`, a `Draw`, or the one value that it always takes."""
     return {name: _kind_of(name, value) for name, value in space.items()}
 
 
