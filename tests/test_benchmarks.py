@@ -34,7 +34,8 @@ NEEDS = [  # packages that no test needs otherwise, by a script and words of its
     ("library_environments", "", "envpool"),
     ("mappo", "spread", "jaxmarl"),
 ]
-PARTS = {"outside_training", "peer_stacks", "plain", "programs", "report"}  # what others use
+# What others use.
+PARTS = {"outside_training", "peer_stacks", "plain", "programs", "report", "rllib_examples"}
 PEERS = {"offline_rllib", "peer_until", "rllib_peer"}  # they train another library alone
 SCRIPTS = sorted({path.stem for path in FOLDER.glob("*.py")} - PARTS)
 

@@ -3,6 +3,7 @@
 Worker processes use this module, so it must not import JAX.
 """
 
+import copy
 import inspect
 from typing import Any
 
@@ -54,6 +55,7 @@ class ConfiguredMaker:
         self._make, self._name, self.__name__ = make, name, getattr(make, "__name__", name)
 
     def __call__(self, **args: Any) -> Any:
+        args = copy.deepcopy(args)  # some constructors take their settings out of it
         if self._name in args:
             return self._make(**args)
         if not args and kind_of(self._make) != RLLIB and not _is_needed(self._make, self._name):

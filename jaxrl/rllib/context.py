@@ -1,23 +1,18 @@
-"""The environment of an RLlib configuration, as it is called here, and what rules know of it."""
+"""The environment of an RLlib configuration, and what rules know of it."""
 
-import sys
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from jaxrl.core.env import MultiAgentEnvironment, lift
-from jaxrl.core.errors import UsageError, brief, one_line
-from jaxrl.core.foreign_names import library_file
-from jaxrl.core.registry import (
-    GYMNASIUM_NAME,
-    is_maker,
-    make_with,
-    names,
-)
+from jaxrl.core.errors import UsageError, brief
+from jaxrl.core.registry import make_with
 from jaxrl.core.spaces import Box
 from jaxrl.core.types import AgentId, PyTree
+from jaxrl.rllib.env_names import named, reason_against
 from jaxrl.rllib.rows import Row, changes, given_of, harmless, taken
 
-TIME_LIMITS = ("max_steps_in_episode", "max_cycles")  # what environments call theirs
+# What environments call their time limit, those of Gymnasium as the last.
+TIME_LIMITS = ("max_steps_in_episode", "max_cycles", "max_episode_steps")
 ENV_KEYS = ("env", "env_config", "horizon", "max_episode_steps")
 
 
@@ -28,6 +23,9 @@ class Context(NamedTuple):
     env_params: PyTree
     is_multi_agent: bool
     new_stack: bool  # whether RLlib would train with RLModules and Learners
+    agent_ids: dict[AgentId, Any]  # what the environment itself calls each agent
+    time_limit: int | None  # of an episode, in steps, where there is one
+    settings_beside: Mapping[str, Any]  # those that win over the configuration
 
     @property
     def agents(self) -> tuple[AgentId, ...]:
@@ -47,14 +45,15 @@ def read_environment(
 
     Args:
         values: RLlib's, by path.
-        settings_beside: those that win over the configuration: `env`, `env_args`.
+        settings_beside: those that win over the configuration: `env`, `env_args`, ...
     """
     rows = []
     env, args = settings_beside.get("env"), {}
     is_given = env is not None
     if not is_given:
-        env, args = _named(values.get("env"))
-        rows.append(taken(given_of(values, "env"), env=env, **({"env_args": args} if args else {})))
+        env, args, why = named(values.get("env"))
+        settings = {"env_args": args} if args else {}
+        rows.append(taken(given_of(values, "env"), why, env=env, **settings))
     elif "env" in values:
         rows.append(harmless(given_of(values, "env"), "another one is given beside it"))
     if is_given and not isinstance(env, str):
@@ -64,48 +63,15 @@ def read_environment(
     else:
         for row in _arguments(env, values):
             rows.append(row)
-            args |= row.settings.get("env_args", {})
+            args = {**args, **row.settings.get("env_args", {})}
         made, params = make_with(env, {**args, **dict(settings_beside.get("env_args") or {})})
     lifted = lift(made)
-    return Context(lifted, params, lifted is made, new_stack), rows
-
-
-def _named(env: Any) -> tuple[Any, dict[str, Any]]:
-    """The name here of RLlib's environment, and its arguments.
-
-    A class is itself, whatever it is called: its name says nothing of its rules.
-    """
-    if env is None:
-        raise UsageError(f"the configuration names no environment: env=NAME gives it {_known()}")
-    if not isinstance(env, str):
-        return _of_class(env), {}
-    if env in (environments := library_file("RLlib")["environments"]):
-        return environments[env]["env"], dict(environments[env].get("env_args", {}))
-    if env in names() or (":" in env and not env.startswith("<")):
-        return env, {}
-    if env.lower() in names():
-        return env.lower(), {}
-    if GYMNASIUM_NAME.fullmatch(env):
-        return f"gym:{env}", {}
-    raise UsageError(
-        f"env={brief(env)} has no counterpart here: env=NAME gives a compiled one {_known()}; "
-        "docs/environments.md says how to write one"
-    )
-
-
-def _of_class(env: Any) -> Any:
-    """A class that makes environments, as "module:Class" if that leads to it."""
-    if not is_maker(env):
-        raise UsageError(
-            f"env={brief(env)} is no environment that can be read: env=NAME gives one {_known()}"
-        )
-    module, name = getattr(env, "__module__", None), getattr(env, "__qualname__", "")
-    found = getattr(sys.modules.get(module), name, None)
-    return f"{module}:{name}" if found is env and module != "__main__" else env
-
-
-def _known() -> str:
-    return f"(--env NAME; known: {', '.join(names())}, LIBRARY:NAME, module:Class)"
+    spec = getattr(made, "spec", None)  # of an environment in Python
+    ids = getattr(spec, "agent_ids", None) or lifted.agents
+    ids = dict(zip(lifted.agents, ids, strict=True))
+    limit = _time_limit(made, params)
+    context = Context(lifted, params, lifted is made, new_stack, ids, limit, settings_beside)
+    return context, rows
 
 
 def _arguments(env: Any, values: Mapping[str, Any]) -> Iterator[Row]:
@@ -115,7 +81,7 @@ def _arguments(env: Any, values: Mapping[str, Any]) -> Iterator[Row]:
         raise UsageError(f"env_config={brief(config)} must be a mapping")
     args = {}
     for name, value in config.items():
-        if (reason := _refusal(env, {**args, name: value})) is None:
+        if (reason := reason_against(env, {**args, name: value})) is None:
             args[name] = value
         else:
             yield changes({f"env_config/{name}": value}, reason)
@@ -123,18 +89,26 @@ def _arguments(env: Any, values: Mapping[str, Any]) -> Iterator[Row]:
         yield taken({"env_config": args}, env_args=args)
     limits = {key: values[key] for key in ENV_KEYS[2:] if values.get(key) is not None}
     for key, limit in limits.items():
-        reasons = {name: _refusal(env, {**args, name: limit}) for name in TIME_LIMITS}
-        fitting = [name for name, reason in reasons.items() if reason is None]
+        fitting = [name for name in TIME_LIMITS if _is_limited(env, {**args, name: limit}, limit)]
         if fitting:
             yield taken({key: limit}, env_args={fitting[0]: limit})
         else:
-            yield changes({key: limit}, f"environment {env!r} takes no time limit")
+            yield changes({key: limit}, f"environment {brief(env)} takes no time limit")
 
 
-def _refusal(env: Any, args: Mapping[str, Any]) -> str | None:
-    """The reason why an environment does not take these arguments; None if it does."""
-    try:
-        make_with(env, dict(args))
-    except UsageError as error:
-        return one_line(error)
-    return None
+def _is_limited(env: Any, args: Mapping[str, Any], limit: Any) -> bool:
+    """Returns whether an environment takes the arguments and says that its episodes end there.
+
+    One that is made from a single `config` takes any name, and may not read it.
+    """
+    if reason_against(env, args) is not None:
+        return False
+    return _time_limit(*make_with(env, dict(args))) == limit
+
+
+def _time_limit(env: Any, params: PyTree) -> int | None:
+    """The steps after which an environment ends its episodes; None if it says nothing."""
+    for name in TIME_LIMITS[:2]:
+        if (limit := getattr(params, name, None)) is not None:
+            return limit
+    return getattr(getattr(env, "spec", None), "time_limit", None)

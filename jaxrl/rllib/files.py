@@ -4,9 +4,10 @@ import re
 from pathlib import Path
 from typing import Any
 
-from jaxrl.core.errors import UsageError, brief, one_line, require
+from jaxrl.core.errors import UsageError, brief, one_line, require, unknown_name
 from jaxrl.core.fields import file_path
 from jaxrl.core.json_text import read_json
+from jaxrl.rllib.form import is_experiments
 
 RESULT = "params.json"  # in the folder of each of Tune's trials
 YAML = (".yaml", ".yml")
@@ -17,10 +18,19 @@ def read_file(path: str | Path) -> dict[str, Any]:
     """The mapping that a file holds; nothing in it is imported or run.
 
     Args:
-        path: a JSON or YAML file, or a trial's folder, whose params.json it is.
+        path: a JSON or YAML file, or a trial's folder, whose params.json it is. FILE#NAME is one
+            of the experiments of a file.
     """
     file_path("a file's path")("config", path)
     path = Path(path).expanduser()
+    if "#" in path.name and not path.exists():
+        file, _, name = str(path).rpartition("#")
+        values = read_file(file)
+        if not is_experiments(values):
+            raise UsageError(f"{file} holds one configuration: leave out #{name}")
+        if name not in values:
+            raise unknown_name("experiment", name, values, f"of {file}")
+        return {name: values[name]}
     if path.suffix in (".pkl", ".pickle"):
         raise UsageError(f"{path} is a pickle, which may run any code: give the {RESULT} beside it")
     try:

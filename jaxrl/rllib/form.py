@@ -38,7 +38,7 @@ def flat(config: Any) -> dict[str, Any]:
             `tune.run` or `tune.Tuner`, or one experiment of a Tune file.
     """
     values = _plain(config)
-    if _is_experiments(values):
+    if is_experiments(values):
         values = _only(values)
     for key in CONFIG:
         values |= _inner(values.pop(key, None))
@@ -69,7 +69,7 @@ def flat(config: Any) -> dict[str, Any]:
 def is_new_stack(config: Any) -> bool:
     """Returns whether RLlib would train this with its new API stack (RLModule, Learner)."""
     values = _plain(config)
-    if _is_experiments(values):
+    if is_experiments(values):
         values = _only(values)
     values = next((inner for key in CONFIG if (inner := _inner(values.get(key)))), values)
     said = [values[key] for key in STACK if isinstance(values.get(key), bool)]
@@ -119,7 +119,7 @@ def with_names(values: Any) -> Any:
     return np.asarray(values).tolist() if is_array(values) else values
 
 
-def _is_experiments(values: Mapping[str, Any]) -> bool:
+def is_experiments(values: Mapping[str, Any]) -> bool:
     """Returns whether these are Tune's experiments by name, as in RLlib's tuned examples."""
     return bool(values) and all(
         isinstance(value, Mapping) and {"run", "config"} & set(value) for value in values.values()
@@ -128,8 +128,10 @@ def _is_experiments(values: Mapping[str, Any]) -> bool:
 
 def _only(experiments: Mapping[str, Any]) -> dict[str, Any]:
     if len(experiments) > 1:
+        first = next(iter(experiments))
         raise UsageError(
-            f"there are {len(experiments)} experiments, {', '.join(experiments)}: keep one of them"
+            f"there are {len(experiments)} experiments, {', '.join(experiments)}: choose one, of a "
+            f"file as FILE#{first}, of a mapping by its name"
         )
     return dict(next(iter(experiments.values())))
 

@@ -78,7 +78,7 @@ def mapping(
     elif not callable(ask):
         raise UsageError(NO_FUNCTION if is_code(ask) else f"{NO_FUNCTION}, not {brief(ask)}")
     else:
-        played = _asked(ask, context.agents)
+        played = _asked(ask, context.agent_ids)
     for policy in played:
         if policies and policy not in policies:
             raise unknown_name("policy", policy, policies, "of policy_mapping_fn")
@@ -127,28 +127,32 @@ def trained(chosen: Any, played: list[PolicyId], named: list[PolicyId]) -> Row:
     return taken(read, policies_to_train=names)
 
 
-def _asked(ask: Callable, agents: tuple[AgentId, ...]) -> dict[PolicyId, list[AgentId]]:
-    """{policy: its agents}, by a function that must not look at the episode, or draw."""
+def _asked(ask: Callable, agent_ids: Mapping[AgentId, Any]) -> dict[PolicyId, list[AgentId]]:
+    """{policy: its agents}, by a function that must not look at the episode, or draw.
+
+    Args:
+        agent_ids: what the function calls each agent: RLlib's may be numbers.
+    """
     played: dict[PolicyId, list[AgentId]] = {}
-    for agent in agents:
+    for agent, agent_id in agent_ids.items():
         try:
-            answers = {_call(ask, agent, None) for _ in range(TIMES_ASKED)}
+            answers = {_call(ask, agent_id, None) for _ in range(TIMES_ASKED)}
         except Exception as error:
             reason = f"{type(error).__name__}: {one_line(error)}"
             raise UsageError(
-                f"policy_mapping_fn raises {reason}, for agent {agent!r} and no episode: here one "
-                "mapping holds for the whole run; the agents are " + ", ".join(agents)
+                f"policy_mapping_fn raises {reason}, for agent {agent_id!r} and no episode: here "
+                "one mapping holds for the whole run; the agents are " + ", ".join(agent_ids)
             ) from None
         if len(answers) > 1:
             raise UsageError(
-                f"policy_mapping_fn draws the policy of agent {agent!r}: here one mapping holds "
+                f"policy_mapping_fn draws the policy of agent {agent_id!r}: here one mapping holds "
                 "for the whole run; give policies={policy: [agents]}"
             )
         played.setdefault(str(answers.pop()), []).append(agent)
     return played
 
 
-def _call(function: Callable, name: str, rest: Any) -> Any:
+def _call(function: Callable, name: Any, rest: Any) -> Any:
     """Calls it as RLlib does: (agent, episode, worker=...) in the old versions, or less."""
     for arguments, keywords in (
         ((name, rest), {"worker": None}),

@@ -184,6 +184,18 @@ def space_of(
     return space
 
 
+def with_limits(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values with a scheduler's longest time of a trial as a criterion that ends training."""
+    scheduler = values.get("scheduler")
+    name, limit = getattr(scheduler, "_time_attr", None), getattr(scheduler, "_max_t", None)
+    limit = getattr(scheduler, "_max_t_attr", limit)
+    if type(scheduler).__name__ not in HALVING or not isinstance(name, str) or limit is None:
+        return dict(values)
+    least = values.get(f"stop/{name}", limit)
+    is_number = isinstance(least, int | float)
+    return {**values, f"stop/{name}": min(limit, least) if is_number else least}
+
+
 def noted(row: Row, searches: Searches) -> Row:
     """A row that says so where its value is the first of several."""
     if row.kind == CHANGES or searches.kinds.keys().isdisjoint(row.entries):

@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from jaxrl.core.errors import UsageError, brief
-from jaxrl.core.fields import as_count, count
+from jaxrl.core.fields import as_count, count, without
 from jaxrl.ops.exploration import BY_NAME
+from jaxrl.rllib.connectors import TO_MODULE, filtering
 from jaxrl.rllib.context import Context
 from jaxrl.rllib.rows import Row, changes, first, given_of, harmless, taken
 
@@ -47,7 +48,7 @@ def sizes(values: Values, context: Context) -> Iterator[Row]:
     RLlib samples fragments until it has the batch, so a fragment that does not divide it gives a
     larger one.
     """
-    values = _counts(values)
+    modes, values = given_of(values, "batch_mode"), _counts(without(values, ("batch_mode",)))
     learners = max(1, first(values, *LEARNERS, default=0))
     per_learner = first(values, *BATCH_EACH)
     batch = (
@@ -67,6 +68,37 @@ def sizes(values: Values, context: Context) -> Iterator[Row]:
         yield taken(given_of(values, *MINIBATCH), minibatch_size=rows * learners)
     for key, least in given_of(values, *PER_ITERATION).items():
         yield _iteration(key, least, num_envs * length)
+    for mode in modes.values():
+        yield _batch_mode(mode, _length_beside(num_envs, length, context), context.time_limit)
+
+
+def _length_beside(num_envs: int, length: int, context: Context) -> int:
+    """The length of a rollout where some of the sizes are given beside the configuration."""
+    sizes = {"num_envs": num_envs, "train_batch_size": num_envs * length}
+    for name, value in context.settings_beside.items():
+        if isinstance(number := as_count(value), int) and number > 0:
+            sizes[name] = number
+    return sizes.get("rollout_length", sizes["train_batch_size"] // sizes["num_envs"])
+
+
+def _batch_mode(mode: Any, length: int, time_limit: int | None) -> Row:
+    """The row of `batch_mode`: may rollouts cut episodes?
+
+    A rollout with room for the longest episode cuts only the last that each environment plays, and
+    learning bootstraps there. RLlib plays that one to its end.
+    """
+    if mode in (None, "truncate_episodes"):
+        return harmless({"batch_mode": mode}, "rollouts cut episodes, and bootstrap there")
+    if mode == "complete_episodes" and time_limit is not None and length >= time_limit:
+        why = f"rollouts of {length} steps hold whole episodes, and cut only the last of each"
+        return taken({"batch_mode": mode}, why)
+    if mode != "complete_episodes":
+        why = "it is truncate_episodes or complete_episodes"
+    elif time_limit is None:
+        why = "rollouts have a fixed length and cut episodes, which may be of any length here"
+    else:
+        why = f"rollouts of {length} steps cut episodes of up to {time_limit}: fewer environments"
+    return changes({"batch_mode": mode}, why)
 
 
 def _iteration(key: str, least: int | None, steps: int) -> Row:
@@ -217,12 +249,6 @@ def seed(values: Values, context: Context) -> Iterator[Row]:
         yield taken(values, seed=values["seed"])
 
 
-def observation_filter(values: Values, context: Context) -> Iterator[Row]:
-    value = values["observation_filter"]
-    value = "MeanStdFilter" if value == "ConcurrentMeanStdFilter" else value
-    yield taken(values, observation_filter=None if value == "NoFilter" else value)
-
-
 def previous(values: Values, context: Context) -> Iterator[Row]:
     """The old name of two settings at once."""
     if any(values.values()):
@@ -279,6 +305,26 @@ def written(values: Values, context: Context) -> Iterator[Row]:
         yield changes(values, "output=FOLDER writes the played episodes, as Parquet files")
 
 
+OF_ATARI = (
+    *("preprocessor_pref", "is_atari", "model/framestack", "model/num_framestacks"),
+    *("model/dim", "model/grayscale", "model/zero_mean"),
+)
+
+
+def atari(values: Values, context: Context) -> Iterator[Row]:
+    """The wrappers that RLlib's old stack puts around Atari's games."""
+    wraps = values.get("preprocessor_pref", "deepmind") == "deepmind" and not context.new_stack
+    if not (wraps and "ALE/" in context.env.name):
+        yield from [harmless(values, "for Atari's images")] if values else []
+        return
+    why = (
+        "RLlib plays Atari's games in 84 x 84 grey pixels, 4 frames, one life and with the signs "
+        "of rewards: env=MAKE, a function with Gymnasium's AtariPreprocessing, "
+        "FrameStackObservation and TransformReward"
+    )
+    yield changes({"preprocessor_pref": "deepmind", **values}, why)
+
+
 def curriculum(values: Values, context: Context) -> Iterator[Row]:
     if values["env_task_fn"] is None:
         yield harmless(values, "")
@@ -321,13 +367,14 @@ POLICY_RULES = (  # which a policy may have of its own
         always=True,
     ),
     together(previous, "model/lstm_use_prev_action_reward"),
-    together(observation_filter, "observation_filter"),
+    together(filtering, "observation_filter", *TO_MODULE),
     together(optimizer, "optimizer"),
     together(explore, "explore"),
     together(exploration, "exploration_config"),
 )
 TRAINING_RULES = (
-    together(sizes, *SIZES, *LEARNERS, *MINIBATCH, *PER_ITERATION, always=True),
+    together(sizes, *SIZES, *LEARNERS, *MINIBATCH, *PER_ITERATION, "batch_mode", always=True),
+    together(atari, *OF_ATARI, always=True),
     together(seed, "seed"),
     together(counting, "count_steps_by"),
     together(callbacks, "callbacks", "callbacks_class"),

@@ -74,7 +74,7 @@ def from_rllib(config: Any, *, ignore: Iterable[str] = (), **settings: Any) -> T
     """
     settings_beside = _checked_names(settings)
     config = read_file(config) if isinstance(config, str | Path) else config
-    values = form.flat(config)
+    values = searching.with_limits(form.flat(config))
     if "stop" in settings_beside:
         _, values = _parted(values, ("stop",))
         values |= form.flat({"stop": settings_beside.pop("stop")})

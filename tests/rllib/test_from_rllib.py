@@ -744,13 +744,14 @@ def test_no_key_is_refused_at_a_value_that_asks_for_nothing():
 
 def test_refused_keys_say_why_and_are_left_out_by_name():
     config = {**CARTPOLE, "batch_mode": "complete_episodes", "model": {"custom_model": "mine"}}
+    config |= {"num_workers": 10}
     said = refused(config)
-    assert "batch_mode='complete_episodes' (rollouts have a fixed length and cut episodes)" in said
+    assert "batch_mode='complete_episodes' (rollouts of 400 steps cut episodes of up to 500" in said
     assert "model/custom_model='mine' (see model)" in said
     assert said.endswith("or --ignore batch_mode model/custom_model")
     assert "batch_mode" not in refused(config, ignore="batch_mode")
     translation = from_rllib(config, ignore=["batch_mode", "custom_model"])
-    assert translation.config == PPOConfig(env="cartpole", **LAYOUT)
+    assert translation.config == PPOConfig(env="cartpole", num_envs=10, rollout_length=400)
     assert "unknown key to ignore 'batch_mod'; did you mean 'batch_mode'?" in refused(
         config, ignore=["batch_mod"]
     )
@@ -981,6 +982,9 @@ def test_experiments_hold_a_configuration_as_a_mapping_or_an_object(tuner, is_ob
     assert translation.sweep_settings == {"seeds": 4, "stop": goal}
 
 
+BY_ITERATION = {"_time_attr": "training_iteration"}
+
+
 def test_schedulers_that_drop_trials_halve_and_populations_are_populations():
     def trained_by(name, **attributes):
         scheduler = tunes(name, "schedulers", **attributes)
@@ -992,6 +996,13 @@ def test_schedulers_that_drop_trials_halve_and_populations_are_populations():
     band = trained_by("HyperBandScheduler", _eta=3.0)
     assert from_rllib(band).sweep_settings == {"halving": 3}
     assert from_rllib(trained_by("FIFOScheduler")).sweep_settings == {}
+    limited = trained_by("ASHAScheduler", _reduction_factor=4, _max_t=7, **BY_ITERATION)
+    assert from_rllib(limited).config.total_env_steps == 7 * 4000
+    fewer = {**limited, "stop": {"training_iteration": 5}}
+    assert from_rllib(fewer).config.total_env_steps == 5 * 4000
+    assert from_rllib(limited, stop={"time_total_s": 9}).config.total_env_steps == 1_000_000
+    by_time = trained_by("HyperBandScheduler", _eta=3, _max_t_attr=60, _time_attr="time_total_s")
+    assert from_rllib(by_time).run_settings == {"stop": {"time_total_s": 60}}
     named = trained_by("HyperBandScheduler", _eta=3, _metric="episode_reward_mean", _mode="max")
     assert from_rllib(named).sweep_settings == {
         "metric": "env_runners/episode_return_mean",
@@ -1000,7 +1011,7 @@ def test_schedulers_that_drop_trials_halve_and_populations_are_populations():
     least = trained_by("HyperBandScheduler", _eta=3, _metric="episode_len_mean", _mode="min")
     assert "the highest metric is best" in refused(least)
     settings = {
-        **{"_time_attr": "training_iteration", "_perturbation_interval": 5, "_burn_in_period": 2},
+        **{**BY_ITERATION, "_perturbation_interval": 5, "_burn_in_period": 2},
         **{"_quantile_fraction": 0.5, "_resample_probability": 0.1},
         "_hyperparam_mutations": {"lr": [1e-3, 1e-4], "lambda": drawn("Float", "_Uniform", 0, 1)},
     }
@@ -1063,7 +1074,10 @@ test_a_mistake_is_one_line = refused_by(
         ({**CARTPOLE, "model": {"fcnet_hiddens": 64}}, "fcnet_hiddens=64 must be a list"),
         ({**CARTPOLE, "gamma": 2}, "gamma=2 must be a number"),
         ({**ARENA, "policies": {"a": (None, None, None, 3)}}, "policies/a/config=3 must be"),
-        ({"a": {"run": "PPO"}, "b": {"run": "PPO"}}, "there are 2 experiments, a, b: keep one"),
+        (
+            {"a": {"run": "PPO"}, "b": {"run": "PPO"}},
+            "there are 2 experiments, a, b: choose one, of a file as FILE#a",
+        ),
     ],
 )
 
@@ -1113,6 +1127,23 @@ def test_a_bad_file_is_one_line(tmp_path, name, text, message):
     assert message in refused(str(tmp_path / name))
 
 
+def test_one_of_several_experiments_of_a_file_is_named_behind_it(tmp_path):
+    file = tmp_path / "tuned.json"
+    file.write_text(json.dumps({name: {"run": "PPO", **CARTPOLE} for name in ("slow", "fast")}))
+    assert "there are 2 experiments, slow, fast: choose one, of a file as FILE#slow" in refused(
+        file
+    )
+    assert from_rllib(f"{file}#fast").config.env == "cartpole"
+    assert "unknown experiment 'fst' of " in refused(f"{file}#fst")
+    assert "did you mean 'fast'?" in refused(f"{file}#fst")
+    alone = tmp_path / "alone.json"
+    alone.write_text(json.dumps(CARTPOLE))
+    assert "alone.json holds one configuration: leave out #fast" in refused(f"{alone}#fast")
+    odd = tmp_path / "a#b.json"
+    odd.write_text(json.dumps(CARTPOLE))
+    assert from_rllib(odd).config.env == "cartpole"
+
+
 def test_numbers_of_yaml_need_no_dot_before_the_exponent(tmp_path):
     path = tmp_path / "config.yaml"
     path.write_text("env: CartPole-v1\nlr: 1e-3\ntrain_batch_size: 4e3\n")
@@ -1134,9 +1165,9 @@ def test_the_table_says_what_became_of_each_key():
     config = {
         **CARTPOLE,
         **{"num_workers": 1, "num_sgd_iter": 6, "gamma": 0.99, "framework": "tf"},
-        **{"batch_mode": "complete_episodes", "clip_rewards": None},
+        **{"clip_rewards": True, "batch_mode": None},
     }
-    text = str(from_rllib(config, ignore=["batch_mode"], seed=3))
+    text = str(from_rllib(config, ignore=["clip_rewards"], seed=3))
     assert [re.split("  +", line.strip()) for line in text.splitlines()] == [
         ["taken over"],
         ["env='CartPole-v1'", "env='cartpole'"],
@@ -1151,8 +1182,8 @@ def test_the_table_says_what_became_of_each_key():
         ["framework"],
         ["1 key", "not set, or ask for nothing"],
         ["no counterpart, changes the result (ignored)"],
-        ["batch_mode='complete_episodes'", "rollouts have a fixed length and cut"],
-        ["episodes"],
+        ["clip_rewards=True", "Callbacks.on_postprocess_trajectory may"],
+        ["change rewards"],
     ]
 
 

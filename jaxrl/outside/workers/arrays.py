@@ -33,6 +33,8 @@ class EnvForm(NamedTuple):
     metrics: tuple[str, ...]
     always_active: bool
     waits: bool  # agents take turns
+    agent_ids: tuple | None = None  # what the environment calls its agents; None: the same
+    time_limit: int | None = None  # steps, as Gymnasium's specification says
 
 
 @dataclass

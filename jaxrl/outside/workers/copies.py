@@ -143,6 +143,7 @@ class ManyAgentsCopy:
             *(self.agents, self._observations, self._actions, True, ()),
             always_active=False,
             waits=True,
+            agent_ids=None if self._ids == self.agents else self._ids,
         )
 
     def _agent(self, agent: Any) -> int:

@@ -56,8 +56,12 @@ def probe(source: Source, made: Any) -> EnvForm:
     if findings.masked and not all(action.num_actions for action in form.actions):
         raise UsageError(f"environment {name!r}: an action_mask needs discrete actions")
     waits = findings.waits or bool(getattr(made, "metadata", {}).get("agents_wait"))
+    limit = getattr(getattr(made, "spec", None), "max_episode_steps", None)
     return form._replace(
-        masked=findings.masked, metrics=tuple(sorted(findings.metrics)), waits=waits
+        masked=findings.masked,
+        metrics=tuple(sorted(findings.metrics)),
+        waits=waits,
+        time_limit=limit if isinstance(limit, int) else None,
     )
 
 

@@ -37,6 +37,8 @@ class VectorSpec(NamedTuple):
     masked: bool  # whether it says which actions are possible
     always_active: bool  # whether every agent acts in every step
     waits: bool  # whether agents wait for their turn, or appear after the reset
+    agent_ids: tuple | None = None  # what the environment calls its agents, where some are no texts
+    time_limit: int | None = None  # of an episode, in steps, where the environment says one
 
     @property
     def default_policies(self) -> dict[PolicyId, tuple[AgentId, ...]]:
@@ -99,6 +101,8 @@ def spec_of(name: str, form: EnvForm) -> VectorSpec:
         form.masked,
         form.always_active,
         form.waits,
+        form.agent_ids,
+        form.time_limit,
     )
 
 

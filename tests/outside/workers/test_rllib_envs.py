@@ -121,6 +121,14 @@ def test_arguments_are_one_dict_where_the_constructor_takes_one():
         def __init__(self, config="easy"):
             self.config = config
 
+    class Emptying:
+        def __init__(self, config):
+            self.length = config.pop("length", 0)
+
+        reset = step = None
+
+    make = functools.partial(by_keywords(Emptying), config={"length": 3})
+    assert [make().length, make().length] == [3, 3]  # what one copy takes out, the next one has
     assert by_keywords(Named)().config == "easy"
     assert by_keywords(Named)(config="hard").config == "hard"
     assert by_keywords(dict) is dict

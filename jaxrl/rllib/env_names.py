@@ -1,0 +1,147 @@
+"""The environments of RLlib's configurations: names, paths and classes, as they are called here."""
+
+import copy
+import re
+import sys
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from jaxrl.core.errors import UsageError, brief, is_installed, one_line, require
+from jaxrl.core.foreign_names import library_file
+from jaxrl.core.python_kinds import EnvConfig
+from jaxrl.core.registry import GYMNASIUM_NAME, is_maker, make_with, names, registered
+
+CLASS_PATH = re.compile(r"[A-Za-z_]\w*(\.\w+)+")  # as RLlib reads a class from a text
+CLASS_TEXT = re.compile(r"<class '([\w.]+)'>")  # as a params.json prints one
+RAY = "ray"
+NEWER_VERSIONS = 9  # that are tried in place of one that Gymnasium no longer makes
+
+
+class NamedEnv(NamedTuple):
+    """An environment as `PPOConfig(env=...)` takes it."""
+
+    env: Any
+    args: Mapping[str, Any] = {}
+    note: str = ""
+
+
+class RegisteredMaker:
+    """The function that RLlib's `register_env` was given: it takes all settings in one mapping."""
+
+    def __init__(self, name: str, create: Callable[[Any], Any]):
+        self.__name__, self._create = name, create
+
+    def __repr__(self) -> str:
+        return f"register_env({self.__name__!r}, ...)"
+
+    def __call__(self, **args: Any) -> Any:
+        return self._create(EnvConfig(copy.deepcopy(args)))
+
+
+def named(env: Any) -> NamedEnv:
+    """The environment here that RLlib means by a name, a path or a class.
+
+    A class is itself, whatever it is called: its name says nothing of its rules.
+    """
+    if env is None:
+        raise UsageError(f"the configuration names no environment: env=NAME gives it {_known()}")
+    if not isinstance(env, str):
+        return NamedEnv(_of_class(env))
+    if registered(env) is not None:
+        return NamedEnv(env)
+    if (maker := _registered_with_ray(env)) is not None:
+        return NamedEnv(maker, note="made by its function")
+    if env in (environments := library_file("RLlib")["environments"]):
+        found = environments[env]
+        return _found(env, found["env"])._replace(args=found.get("env_args", {}))
+    if (match := CLASS_TEXT.fullmatch(env)) is not None:
+        env = match[1]
+    package, _, name = env.rpartition(":")
+    if GYMNASIUM_NAME.fullmatch(name) and (not package or package.isidentifier()):
+        return _of_gymnasium(env)
+    if CLASS_PATH.fullmatch(env) and (_package(env) == RAY or is_installed(_package(env))):
+        return _found(env, _class_at(env))
+    if ":" in env and not env.startswith("<"):
+        return NamedEnv(env)
+    if env.lower() in names():
+        return NamedEnv(env.lower())
+    if reason_against(f"gym:{env}", {}) is None:
+        return NamedEnv(f"gym:{env}")
+    raise UsageError(
+        f"env={brief(env)} has no counterpart here: env=NAME gives a compiled one {_known()}; "
+        "docs/environments.md says how to write one"
+    )
+
+
+def reason_against(env: Any, args: Mapping[str, Any]) -> str | None:
+    """The reason why an environment does not take these arguments; None if it does."""
+    try:
+        with warnings.catch_warnings(action="ignore"):  # Gymnasium's, of old versions
+            make_with(env, dict(args))
+    except UsageError as error:
+        return one_line(error)
+    return None
+
+
+def _of_class(env: Any) -> Any:
+    """A class that makes environments, as "module:Class" if that leads to it."""
+    if not is_maker(env):
+        raise UsageError(
+            f"env={brief(env)} is no environment that can be read: env=NAME gives one {_known()}"
+        )
+    module, name = getattr(env, "__module__", None), getattr(env, "__qualname__", "")
+    found = getattr(sys.modules.get(module), name, None)
+    return f"{module}:{name}" if found is env and module != "__main__" else env
+
+
+def _registered_with_ray(name: str) -> RegisteredMaker | None:
+    """The environment that `register_env` named in this process, if Ray was imported in it."""
+    registry = getattr(sys.modules.get("ray.tune.registry"), "_global_registry", None)
+    if registry is None or not registry.contains("env_creator", name):
+        return None
+    return RegisteredMaker(name, registry.get("env_creator", name))
+
+
+def _class_at(path: str) -> str:
+    """The name "package.module:Class" of a class's path, also where RLlib has moved it."""
+    for old, new in library_file("RLlib")["moved"].items():
+        path = path.replace(old, new, 1) if path.startswith(old) else path
+    module, _, name = path.rpartition(".")
+    return f"{module}:{name}"
+
+
+def _package(name: str) -> str:
+    """The package of a class's path, or of "module:Class"."""
+    return name.partition(":")[0].partition(".")[0]
+
+
+def _found(env: str, here: str) -> NamedEnv:
+    """An environment by its name here; one of RLlib's own needs Ray.
+
+    Args:
+        env: its name in the configuration.
+    """
+    if _package(here) == RAY:
+        what = f"env={brief(env)}, an environment of RLlib's (env=NAME gives another one),"
+        require(RAY, what, install='"ray[rllib]"')
+    return NamedEnv(here)
+
+
+def _of_gymnasium(name: str) -> NamedEnv:
+    """A name of Gymnasium's, or that of the next version which it still makes."""
+    environments = library_file("RLlib")["environments"]
+    stem, _, version = name.rpartition("-v")
+    for newer in range(int(version), int(version) + NEWER_VERSIONS):
+        entry = environments.get(f"{stem}-v{newer}", {"env": f"gym:{stem}-v{newer}"})
+        reason = reason_against(entry["env"], {})
+        if reason is None:
+            note = f"Gymnasium makes no v{version} of it any more, v{newer} is the next"
+            return NamedEnv(entry["env"], note="" if newer == int(version) else note)
+        if "not installed" in reason:  # as MuJoCo may be, which old versions do not say
+            raise UsageError(reason)
+    return NamedEnv(f"gym:{name}")
+
+
+def _known() -> str:
+    return f"(--env NAME; known: {', '.join(names())}, LIBRARY:NAME, module:Class)"
