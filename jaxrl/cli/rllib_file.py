@@ -11,8 +11,8 @@ from jaxrl.rllib.translation import Translation, from_rllib
 
 RLLIB_CONFIG = setting(
     None,
-    "begin with RLlib's configuration in this JSON or YAML file, or in a result's folder "
-    "(params.json); prints what became of each key",
+    "begin with RLlib's configuration in this JSON or YAML file (FILE#NAME: one of its "
+    "experiments), or in a result's folder (params.json); prints what became of each key",
     TEXT,
 )
 IGNORE = setting(

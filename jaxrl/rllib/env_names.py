@@ -57,10 +57,12 @@ def named(env: Any) -> NamedEnv:
         return _found(env, found["env"])._replace(args=found.get("env_args", {}))
     if (match := CLASS_TEXT.fullmatch(env)) is not None:
         env = match[1]
-    package, _, name = env.rpartition(":")
-    if GYMNASIUM_NAME.fullmatch(name) and (not package or package.isidentifier()):
+    module, _, name = env.rpartition(":")
+    if GYMNASIUM_NAME.fullmatch(name) and (not module or module.isidentifier()):
         return _of_gymnasium(env)
-    if CLASS_PATH.fullmatch(env) and (_package(env) == RAY or is_installed(_package(env))):
+    package = _package(env)
+    can_be_found = package == RAY or (package != "__main__" and is_installed(package))
+    if CLASS_PATH.fullmatch(env) and can_be_found:
         return _found(env, _class_at(env))
     if ":" in env and not env.startswith("<"):
         return NamedEnv(env)

@@ -97,7 +97,8 @@ def _batch_mode(mode: Any, length: int, time_limit: int | None) -> Row:
     elif time_limit is None:
         why = "rollouts have a fixed length and cut episodes, which may be of any length here"
     else:
-        why = f"rollouts of {length} steps cut episodes of up to {time_limit}: fewer environments"
+        cut = f"rollouts of {length} steps cut episodes of up to {time_limit}"
+        why = f"{cut}: take fewer environments"
     return changes({"batch_mode": mode}, why)
 
 
@@ -339,6 +340,18 @@ def explore(values: Values, context: Context) -> Iterator[Row]:
         yield changes(values, "explore=False is for policies that do not learn")
 
 
+def actions(values: Values, context: Context) -> Iterator[Row]:
+    """The bounds of a Box: RLlib stretches actions to them, or else clips them if that is said."""
+    normalizes = first(values, "normalize_actions", default=True)
+    if "normalize_actions" in values:
+        yield taken(given_of(values, "normalize_actions"), normalize_actions=normalizes)
+    clips = given_of(values, "clip_actions")
+    if normalizes is False:
+        yield taken(clips, clip_actions=values.get("clip_actions", False))
+    elif clips:
+        yield harmless(clips, "actions that are stretched between their bounds keep to them")
+
+
 def exploration(values: Values, context: Context) -> Iterator[Row]:
     """The explorations that are here by RLlib's names."""
     value = values["exploration_config"] or {}
@@ -370,6 +383,7 @@ POLICY_RULES = (  # which a policy may have of its own
     together(filtering, "observation_filter", *TO_MODULE),
     together(optimizer, "optimizer"),
     together(explore, "explore"),
+    together(actions, "normalize_actions", "clip_actions"),
     together(exploration, "exploration_config"),
 )
 TRAINING_RULES = (

@@ -64,8 +64,8 @@ def from_rllib(config: Any, *, ignore: Iterable[str] = (), **settings: Any) -> T
 
     Args:
         config: RLlib's `PPOConfig`; a dict of its settings, by old or new names; the arguments of
-            `tune.run` or `tune.Tuner`; or the path of a JSON or YAML file of these, or of a
-            result's folder.
+            `tune.run` or `tune.Tuner`; or the path of a JSON or YAML file of these (FILE#NAME for
+            one of several experiments), or of a result's folder.
         ignore: keys that have no counterpart and change the result, to leave out all the same.
         **settings: of `PPOConfig` and `Trainer`, which win. `stop` may have RLlib's names, too.
 

@@ -182,7 +182,9 @@ def test_complete_episodes_are_taken_where_a_rollout_holds_the_longest():
         "rollouts of 500 steps hold whole episodes, and cut only the last of each",
     )
     short = {**cartpole, "train_batch_size": 998}
-    assert "rollouts of 499 steps cut episodes of up to 500: fewer environments" in refused(short)
+    assert "rollouts of 499 steps cut episodes of up to 500: take fewer environments" in refused(
+        short
+    )
     assert of(short, num_envs=1)[0] == TAKEN
     assert of(short, ignore=["batch_mode"])[0] == CHANGES
     assert "rollouts of 399 steps" in refused(short, rollout_length=399)

@@ -631,6 +631,18 @@ def test_clipping_by_value_is_refused_where_there_is_any():
     assert from_rllib({**CARTPOLE, "grad_clip": 0.5}).config.grad_clip == 0.5
 
 
+def test_actions_that_are_not_stretched_are_clipped_only_if_that_is_said():
+    ways = {
+        (): (True, True),
+        (("clip_actions", False),): (True, True),  # RLlib's default, which then says nothing
+        (("normalize_actions", False),): (False, False),
+        (("normalize_actions", False), ("clip_actions", True)): (False, True),
+    }
+    for settings, expected in ways.items():
+        config = from_rllib({"env": "Pendulum-v1", **dict(settings)}).config
+        assert (config.normalize_actions, config.clip_actions) == expected
+
+
 def test_evaluation_samples_its_actions_unless_it_says_otherwise():
     config = {**CARTPOLE, "evaluation_interval": 2, "evaluation_num_episodes": 5}
     assert from_rllib(config).run_settings == {

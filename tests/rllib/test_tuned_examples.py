@@ -97,6 +97,7 @@ def test_an_example_in_an_environment_of_rllibs_goes_through_or_names_ray(name):
         assert config.to_dict()["env_args"] == {"config": {"low": 300.0, "high": 500.0}}
 
 
+@pytest.mark.filterwarnings("ignore:.*is out of date:DeprecationWarning")  # Gymnasium's, of v4
 @pytest.mark.parametrize("name", sorted(OF_MUJOCO))
 def test_an_example_in_mujoco_goes_through_or_names_it(name):
     if not is_installed("mujoco"):
@@ -158,6 +159,7 @@ def test_rllibs_own_objects_of_the_examples_are_read_alike():
         assert of_object.run_settings == of_settings.run_settings
 
 
+@pytest.mark.filterwarnings("ignore:.*is out of date:DeprecationWarning")
 def test_at_least_twelve_go_through_where_all_is_installed():
     for package in ("ray", "mujoco", "ale_py"):
         pytest.importorskip(package)
