@@ -98,6 +98,11 @@ def _plain(config: Any) -> dict[str, Any]:
     classes = [cls.__name__ for cls in type(config).__mro__]
     if "AlgorithmConfig" in classes and "PPOConfig" not in classes:
         raise UsageError(f"{classes[0]}: of RLlib's algorithms PPO alone is read")
+    if "Tuner" in classes:
+        raise UsageError(
+            "of a Tuner its arguments are read: {'trainable': 'PPO', 'param_space': ..., "
+            "'tune_config': ..., 'run_config': ...}"
+        )
     if not hasattr(config, "to_dict"):
         raise UsageError(
             "from_rllib takes RLlib's PPOConfig, a dict of its settings or a file's path, not "

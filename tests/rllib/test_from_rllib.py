@@ -1075,6 +1075,7 @@ def test_what_tune_would_try_is_swept():
 test_a_mistake_is_one_line = refused_by(
     lambda config: from_rllib(config),
     [
+        (type("Tuner", (), {})(), "of a Tuner its arguments are read: {'trainable': 'PPO', "),
         (3, "from_rllib takes RLlib's PPOConfig, a dict of its settings or a file's path, not 3"),
         ({"run": "DQN", **CARTPOLE}, "of RLlib's algorithms PPO alone is read"),
         ({**CARTPOLE, "model": 3}, "model=3 must be a mapping of settings"),

@@ -4,11 +4,14 @@ import importlib.util
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import jaxrl
 from jaxrl import UsageError, from_rllib
 from jaxrl.core.errors import is_installed
+from jaxrl.outside.workers.python_env import make_vector_env
+from jaxrl.sweeps.space import settings_of
 
 ROOT = Path(__file__).resolve().parents[2]
 FOUND = importlib.util.spec_from_file_location(
@@ -157,6 +160,44 @@ def test_rllibs_own_objects_of_the_examples_are_read_alike():
         env = {"env": of_settings.config.env} if is_registered else {}
         assert of_object.config.replace(**env) == of_settings.config
         assert of_object.run_settings == of_settings.run_settings
+
+
+def test_a_sweep_tries_what_tune_would():
+    variants = pytest.importorskip("ray.tune.search.variant_generator")
+    example = EXAMPLES["cartpole-ppo-grid-search-example"]
+    tried = [config for _, config in variants.generate_variants(example["config"])]
+    trials = settings_of(answer("cartpole-ppo-grid-search-example").space)
+    assert sorted((trial["num_epochs"], trial["minibatch_size"]) for trial in trials) == sorted(
+        (config["num_sgd_iter"], config["sgd_minibatch_size"]) for config in tried
+    )
+
+
+STRETCHED = {"config": {"low": 300.0, "high": 500.0}}
+
+
+@pytest.mark.parametrize(
+    ("name", "args"),
+    [("MultiAgentCartPole", {"num_agents": 2}), ("TransformedActionPendulum", STRETCHED)],
+)
+def test_an_environment_of_rllibs_plays_here_as_it_does_there(name, args):
+    pytest.importorskip("ray.rllib")
+    config = from_rllib({"env": name, "env_config": args}).config
+    args = config.to_dict()["env_args"]
+    module, _, attribute = config.env.partition(":")
+    make = getattr(importlib.import_module(module), attribute)
+    theirs = make(dict(args.get("config", args)))
+    envs = make_vector_env(config.env, 1, env_args=args, num_workers=0)
+    agents, is_alone = envs.spec.agents, envs.spec.agents == ("default_agent",)
+    obs, expected = envs.reset(np.asarray([5], np.uint32)).obs, theirs.reset(seed=5)[0]
+    for _ in range(4):
+        for number, agent in enumerate(agents):
+            np.testing.assert_allclose(obs[agent][0], expected if is_alone else expected[number])
+        envs.send(0, {agent: np.full((1, 1) if is_alone else 1, 1) for agent in agents})
+        step, action = envs.receive(0), np.full(1, 1.0) if is_alone else {0: 1, 1: 1}
+        expected, reward, *_ = theirs.step(action)
+        obs, reward = step.obs, [reward] if is_alone else [reward[0], reward[1]]
+        np.testing.assert_allclose(step.reward[0], reward, rtol=1e-6)
+    envs.close()
 
 
 @pytest.mark.filterwarnings("ignore:.*is out of date:DeprecationWarning")
