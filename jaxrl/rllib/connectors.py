@@ -7,7 +7,7 @@ from typing import Any
 from jaxrl.core.errors import one_line
 from jaxrl.rllib.context import Context
 from jaxrl.rllib.form import is_code
-from jaxrl.rllib.rows import Row, changes, harmless, taken
+from jaxrl.rllib.rows import Row, changes, given_of, harmless, taken
 
 TO_MODULE = ("env_to_module_connector", "_env_to_module_connector")
 MODULES = "ray.rllib.connectors."  # of RLlib's own
@@ -19,10 +19,10 @@ ARGUMENTS = ((None, None, None), (None,), ())  # (env, spaces, device), or fewer
 
 def filtering(values: Mapping[str, Any], context: Context) -> Iterator[Row]:
     """`observation_filter`, by its name or as the connector that RLlib's new stack has for it."""
-    if (value := values.get("observation_filter")) is not None:
-        value = "MeanStdFilter" if value == "ConcurrentMeanStdFilter" else value
-        value = None if value == "NoFilter" else value
-        yield taken({"observation_filter": values["observation_filter"]}, observation_filter=value)
+    for value in given_of(values, "observation_filter").values():
+        name = "MeanStdFilter" if value == "ConcurrentMeanStdFilter" else value
+        name = None if value == "NoFilter" else name
+        yield taken({"observation_filter": value}, observation_filter=name)
     for key in TO_MODULE:
         if values.get(key) is None:
             yield from [harmless({key: None}, "")] if key in values else []

@@ -315,7 +315,7 @@ OF_ATARI = (
 def atari(values: Values, context: Context) -> Iterator[Row]:
     """The wrappers that RLlib's old stack puts around Atari's games."""
     wraps = values.get("preprocessor_pref", "deepmind") == "deepmind" and not context.new_stack
-    if not (wraps and "ALE/" in context.env.name):
+    if not (wraps and "ALE/" in str(getattr(context.env, "name", ""))):
         yield from [harmless(values, "for Atari's images")] if values else []
         return
     why = (

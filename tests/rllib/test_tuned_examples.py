@@ -185,16 +185,16 @@ def test_an_environment_of_rllibs_plays_here_as_it_does_there(name, args):
     args = config.to_dict()["env_args"]
     module, _, attribute = config.env.partition(":")
     make = getattr(importlib.import_module(module), attribute)
-    theirs = make(dict(args.get("config", args)))
+    made_by_rllib = make(dict(args.get("config", args)))
     envs = make_vector_env(config.env, 1, env_args=args, num_workers=0)
     agents, is_alone = envs.spec.agents, envs.spec.agents == ("default_agent",)
-    obs, expected = envs.reset(np.asarray([5], np.uint32)).obs, theirs.reset(seed=5)[0]
+    obs, expected = envs.reset(np.asarray([5], np.uint32)).obs, made_by_rllib.reset(seed=5)[0]
     for _ in range(4):
         for number, agent in enumerate(agents):
             np.testing.assert_allclose(obs[agent][0], expected if is_alone else expected[number])
         envs.send(0, {agent: np.full((1, 1) if is_alone else 1, 1) for agent in agents})
         step, action = envs.receive(0), np.full(1, 1.0) if is_alone else {0: 1, 1: 1}
-        expected, reward, *_ = theirs.step(action)
+        expected, reward, *_ = made_by_rllib.step(action)
         obs, reward = step.obs, [reward] if is_alone else [reward[0], reward[1]]
         np.testing.assert_allclose(step.reward[0], reward, rtol=1e-6)
     envs.close()
