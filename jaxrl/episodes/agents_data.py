@@ -1,6 +1,7 @@
 """The data of several agents on the environment's clock: read and rewritten by agent."""
 
 from bisect import bisect_left
+from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,7 +12,7 @@ from jaxrl.episodes.column import Column, Indices, Positions, locate
 from jaxrl.episodes.env_step import EVERYONE, Pending
 from jaxrl.episodes.episode import Episode
 from jaxrl.episodes.errors import EpisodeError, EpisodeIndexError, unknown
-from jaxrl.episodes.single_agent_episode import SingleAgentEpisode, Steps
+from jaxrl.episodes.single_agent_episode import SingleAgentEpisode, Steps, output_column
 from jaxrl.episodes.values import Nested
 
 AgentID = Any
@@ -26,6 +27,13 @@ class Timeline:
     times: list[int] = field(default_factory=list)  # the environment step of each observation
     pending: Pending | None = None  # its action since the last observation
     waiting_reward: float = 0.0  # its rewards since the last observation
+
+    def get_state(self) -> dict[str, Any]:
+        return {**vars(self), "times": list(self.times), "pending": deepcopy(self.pending)}
+
+    @staticmethod
+    def from_state(state: dict[str, Any]) -> "Timeline":
+        return Timeline(list(state["times"]), deepcopy(state["pending"]), state["waiting_reward"])
 
 
 class AgentsData(Episode):
@@ -110,7 +118,7 @@ class AgentsData(Episode):
 
     def observation_times(self, agent_id: AgentID) -> list[int]:
         """The environment steps of all of an agent's observations; 0 is the reset."""
-        self._known(agent_id)
+        self._episode_of(agent_id)
         return list(self._timelines[agent_id].times)
 
     def get_agents_to_act(self) -> set[AgentID]:
@@ -205,22 +213,17 @@ class AgentsData(Episode):
         return_list: bool = False,
     ) -> dict | list[dict]:
         """The models' outputs under a name, or under each name if it is None, by agent."""
-        names = self._output_names(agent_ids)
-        if key is not None and key not in names:
-            raise unknown("extra model output", key, names)
-        options = _options(neg_index_as_lookback, fill)
-        found = {
-            name: self._read(
-                self._columns(name, agent_ids, is_output=True),
-                indices,
-                env_steps,
-                return_list,
-                options,
-            )
-            for name in (names if key is None else [key])
-        }
+        names, options = self._output_names(agent_ids), _options(neg_index_as_lookback, fill)
+
+        def read(name):
+            columns = self._columns(name, agent_ids, is_output=True)
+            return self._read(columns, indices, env_steps, return_list, options)
+
         if key is not None:
-            return found[key]
+            if key not in names:
+                raise unknown("extra model output", key, names)
+            return read(key)
+        found = {name: read(name) for name in names}
         if not return_list:
             return _by_agent_then_name(found)
         steps = zip(*found.values(), strict=True)
@@ -232,10 +235,10 @@ class AgentsData(Episode):
         several = isinstance(agent_ids, list | tuple | set | frozenset)
         chosen = list(agent_ids) if several else [agent_ids]
         for agent in chosen:
-            self._known(agent)
+            self._episode_of(agent)
         return chosen
 
-    def _known(self, agent: AgentID) -> SingleAgentEpisode:
+    def _episode_of(self, agent: AgentID) -> SingleAgentEpisode:
         if agent not in self.agent_episodes:
             raise unknown("agent", agent, self.agent_episodes)
         return self.agent_episodes[agent]
@@ -255,20 +258,19 @@ class AgentsData(Episode):
         columns = {}
         for agent in self._chosen(agent_ids):
             episode, timeline = self.agent_episodes[agent], self._timelines[agent]
-            pending = timeline.pending
-            last = None
-            if is_output:
-                column = episode.extra_model_outputs.get(what)
-                last = pending.outputs.get(what) if pending else None
-                if column is None and last is None:
-                    continue
-                if column is None:
-                    column = Column(name=f"extra_model_outputs[{what!r}]")
-            else:
-                column = getattr(episode, what)
-                if pending and what in ("actions", "rewards"):
-                    last = pending.action if what == "actions" else timeline.waiting_reward
-            columns[agent] = column if last is None else column.followed_by([last])
+            pending, last = timeline.pending, None
+            column = episode.extra_model_outputs.get(what) if is_output else getattr(episode, what)
+            if pending is not None:
+                if is_output:
+                    last = pending.outputs.get(what)
+                elif what == "actions":
+                    last = pending.action
+                elif what == "rewards":
+                    last = timeline.waiting_reward
+            if column is None and last is not None:
+                column = output_column(what)
+            if column is not None:
+                columns[agent] = column if last is None else column.followed_by([last])
         return columns
 
     def _read(
@@ -334,12 +336,12 @@ class AgentsData(Episode):
     def _at_env_step(
         self, columns: dict[AgentID, Column], position: int | None, options: dict[str, Any]
     ) -> dict[AgentID, Nested]:
-        rows = {agent: self._row(agent, column, position) for agent, column in columns.items()}
-        return {
-            agent: _take(columns[agent], row, options)
-            for agent, row in rows.items()
-            if row is not None or options["fill"] is not None
-        }
+        found = {}
+        for agent, column in columns.items():
+            row = self._row(agent, column, position)
+            if row is not None or options["fill"] is not None:
+                found[agent] = _take(column, row, options)
+        return found
 
     def _row(self, agent: AgentID, column: Column, position: int | None) -> int | None:
         """The row of a column that belongs to an environment step; None if there is none."""
@@ -348,8 +350,9 @@ class AgentsData(Episode):
         times = self._timelines[agent].times
         time = self.env_t_started - self._lookback + position
         row = bisect_left(times, time)
-        is_there = row < min(len(times), column.len_incl_lookback()) and times[row] == time
-        return row if is_there else None
+        if row < min(len(times), column.len_incl_lookback()) and times[row] == time:
+            return row
+        return None
 
     def _rows(
         self, agent: AgentID, column: Column, positions: list[int | None] | range
@@ -385,7 +388,7 @@ class AgentsData(Episode):
             episode.set_extra_model_outputs(key=key, new_data=data, **where)
 
     def _with_new(self, new_data: dict[AgentID, Steps]) -> list[tuple[SingleAgentEpisode, Steps]]:
-        return [(self._known(agent), data) for agent, data in new_data.items()]
+        return [(self._episode_of(agent), data) for agent, data in new_data.items()]
 
 
 def _options(neg_index_as_lookback: bool, fill: Any, one_hot_discrete: bool = False) -> dict:
@@ -405,8 +408,8 @@ def _is_empty_list(value: list | Nested) -> bool:
 
 
 def _by_agent_then_name(by_name: dict[str, dict[AgentID, Any]]) -> dict[AgentID, dict[str, Any]]:
-    agents = dict.fromkeys(agent for found in by_name.values() for agent in found)
-    return {
-        agent: {name: found[agent] for name, found in by_name.items() if agent in found}
-        for agent in agents
-    }
+    by_agent: dict[AgentID, dict[str, Any]] = {}
+    for name, values in by_name.items():
+        for agent, value in values.items():
+            by_agent.setdefault(agent, {})[name] = value
+    return by_agent

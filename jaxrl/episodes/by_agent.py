@@ -14,7 +14,7 @@ def agents_of(episode: Episode) -> dict[AgentID, tuple[SingleAgentEpisode, np.nd
     """{agent: (its data, the environment steps of its k + 1 observations, i64[k + 1])}."""
     if isinstance(episode, SingleAgentEpisode):
         return {ALONE: (episode, np.arange(len(episode) + 1))}
-    return {
-        agent: (data, np.array(episode.observation_times(agent)))
-        for agent, data in episode.agent_episodes.items()
-    }
+    agents = {}
+    for agent, data in episode.agent_episodes.items():
+        agents[agent] = data, np.array(episode.observation_times(agent))
+    return agents

@@ -1,9 +1,9 @@
 """A column of an episode: one value for each step, after a lookback of earlier steps.
 
 A column begins as a list and becomes arrays by `finalize()`. Its values are its own: it copies what
-it is given, and gives copies. Index 0 is the first value after the
-lookback. `get` and `set` take an integer, a list of integers or a slice; negative indices count
-from the end, or with `neg_index_as_lookback` from index 0 back into the lookback.
+it is given, and gives copies. Index 0 is the first value after the lookback. `get` and `set` take
+an integer, a list of integers or a slice; negative indices count from the end, or with
+`neg_index_as_lookback` from index 0 back into the lookback.
 """
 
 import operator
@@ -29,9 +29,8 @@ from jaxrl.episodes.values import (
 )
 
 Indices = int | list[int] | slice | None
-Positions = (
-    int | list[int | None] | range | None
-)  # counted from the lookback's begin; None: outside
+# Counted from the lookback's begin; None: outside.
+Positions = int | list[int | None] | range | None
 
 
 def locate(
@@ -52,8 +51,9 @@ def locate(
         return range(lookback, total)
     if isinstance(indices, slice):
         steps = _locate_slice(indices, lookback, total, neg_index_as_lookback, extend)
-        inside = not len(steps) or (min(steps) >= 0 and max(steps) < total)
-        return steps if inside else [i if 0 <= i < total else None for i in steps]
+        if not len(steps) or (min(steps) >= 0 and max(steps) < total):
+            return steps
+        return [i if 0 <= i < total else None for i in steps]
     is_list = isinstance(indices, list | tuple)
     if is_list or (isinstance(indices, np.ndarray) and indices.ndim == 1):
         return [_locate_one(i, lookback, total, neg_index_as_lookback) for i in indices]
@@ -61,10 +61,14 @@ def locate(
 
 
 def _locate_one(index: int, lookback: int, total: int, neg_index_as_lookback: bool) -> int | None:
-    index = _as_integer(index)
-    from_lookback = index >= 0 or neg_index_as_lookback
-    position = index + (lookback if from_lookback else total)
+    position = _position(index, lookback, total, neg_index_as_lookback)
     return position if 0 <= position < total else None
+
+
+def _position(index: int, lookback: int, total: int, neg_index_as_lookback: bool) -> int:
+    """The position that an index stands for, which may be outside of the column."""
+    index = _as_integer(index)
+    return index + (lookback if index >= 0 or neg_index_as_lookback else total)
 
 
 def _as_integer(index: Any) -> int:
@@ -86,8 +90,7 @@ def _locate_slice(
     def bound(index: int | None, default: int) -> int:
         if index is None:
             return default
-        index = _as_integer(index)
-        position = index + (lookback if index >= 0 or neg_index_as_lookback else total)
+        position = _position(index, lookback, total, neg_index_as_lookback)
         low, high = (0, total) if step > 0 else (-1, total - 1)
         return position if extend else min(max(position, low), high)
 
@@ -125,8 +128,8 @@ class Column:
             self.data = data
         else:
             self.data = map_nested(np.asarray, data)
-            lengths = {len(leaf) if leaf.ndim else None for leaf in leaves(self.data)}
-            if len(lengths) != 1 or None in lengths:
+            lengths = {leaf.shape[:1] for leaf in leaves(self.data)}
+            if len(lengths) != 1 or () in lengths:
                 raise EpisodeError(f"{name}: arrays of one length are needed, not {brief(data)}")
         self.lookback = min(lookback, self.len_incl_lookback())
 
@@ -203,11 +206,8 @@ class Column:
         if positions is None:
             return self._filler(fill, one_hot_discrete)
         if isinstance(positions, int):
-            value = (
-                map_nested(lambda leaf: leaf[positions], self.data)
-                if self.finalized
-                else self.data[positions]
-            )
+            at = lambda values: values[positions]
+            value = map_nested(at, self.data) if self.finalized else at(self.data)
             return one_hot(self.space, value) if one_hot_discrete else value
         if not self.finalized:
             if isinstance(positions, range) and not one_hot_discrete:
@@ -216,7 +216,8 @@ class Column:
         if None in positions and not self.len_incl_lookback():
             return stack([self._filler(fill, one_hot_discrete)] * len(positions))
         rows = self._rows(positions)
-        rows = one_hot(self.space, rows) if one_hot_discrete else rows
+        if one_hot_discrete:
+            rows = one_hot(self.space, rows)
         return self._fill_rows(rows, positions, fill) if None in positions else rows
 
     def _rows(self, positions: list[int | None] | range) -> Nested:

@@ -24,11 +24,9 @@ class EnvStep(NamedTuple):
     truncateds: Mapping[Any, bool] | None = None
     outputs: Mapping[Any, dict[str, Nested]] | None = None  # of the models, with the actions
 
-    def known(self) -> "EnvStep":
+    def present(self) -> "EnvStep":
         """The step without the agents that a field has None for."""
-        return EnvStep(
-            *(_present(value, name) for value, name in zip(self, self._fields, strict=True))
-        )
+        return EnvStep(*map(_present, self, self._fields))
 
 
 def _present(by_agent: Mapping | None, name: str) -> dict:
@@ -144,16 +142,12 @@ def steps_of_lists(
         raise EpisodeError(
             f"{sizes}, {len(outputs)} extra_model_outputs; there must be one observation more"
         )
-    return [
-        EnvStep(
-            observation,
-            actions[i - 1] if i else None,
-            rewards[i - 1] if i else None,
-            infos[i],
-            outputs=outputs[i - 1] if i else None,
-        ).known()
-        for i, observation in enumerate(observations)
-    ]
+    steps = []
+    led_to = zip([None, *actions], [None, *rewards], [None, *outputs], strict=True)
+    for observation, info, before in zip(observations, infos, led_to, strict=False):
+        action, reward, output = before
+        steps.append(EnvStep(observation, action, reward, info, outputs=output).present())
+    return steps
 
 
 def _listed(name: str, value: list | None) -> list:
@@ -186,10 +180,10 @@ def with_ends(steps: list[EnvStep], terminateds: dict, truncateds: dict) -> list
             del steps[0].observations[agent]
     flags[final][0][EVERYONE] = bool(terminateds.get(EVERYONE))
     flags[final][1][EVERYONE] = bool(truncateds.get(EVERYONE))
-    return [
-        step._replace(terminateds=ends[0], truncateds=ends[1])
-        for step, ends in zip(steps, flags, strict=True)
-    ]
+    ending = []
+    for step, (terminated, truncated) in zip(steps, flags, strict=True):
+        ending.append(step._replace(terminateds=terminated, truncateds=truncated))
+    return ending
 
 
 def as_flags(name: str, ends: Mapping[Any, bool] | bool) -> dict:

@@ -62,15 +62,16 @@ def multi_agent_episode(
             names = {"agent_id": agent, "multi_agent_episode_id": id_}
             agents[agent] = state | names | {"module_id": facts[agent].module_id}
             timelines[agent] = {"times": times, "pending": None, "waiting_reward": 0.0}
+    modules, observation_spaces, action_spaces = {}, {}, {}
+    for agent, of_agent in facts.items():
+        modules[agent] = of_agent.module_id
+        observation_spaces[agent] = of_agent.observation_space
+        action_spaces[agent] = of_agent.action_space
     episode = MultiAgentEpisode.from_state(
         {
             "id_": id_,
-            "observation_space": {
-                agent: agent_facts.observation_space for agent, agent_facts in facts.items()
-            },
-            "action_space": {
-                agent: agent_facts.action_space for agent, agent_facts in facts.items()
-            },
+            "observation_space": observation_spaces,
+            "action_space": action_spaces,
             "env_t_started": 0,
             "env_t": len(data.reward),
             "len_lookback_buffer": 0,
@@ -79,9 +80,7 @@ def multi_agent_episode(
             "agent_episodes": agents,
             "timelines": timelines,
             "early_rewards": early_rewards,
-            "agent_module_ids": {
-                agent: agent_facts.module_id for agent, agent_facts in facts.items()
-            },
+            "agent_module_ids": modules,
             "agent_to_module_mapping_fn": None,
             "custom_data": {},
             "duration_s": 0.0,
@@ -112,9 +111,10 @@ def _agents_steps(
     data: AgentSteps, acted: np.ndarray, terminated: bool
 ) -> tuple[list[int], dict[str, Any]]:
     """(the environment steps of an agent's observations, the state of its episode)."""
+    last, is_terminated = len(data.reward), terminated
     ends = np.flatnonzero(data.terminated | data.truncated)
-    last = int(ends[0]) + 1 if len(ends) else len(data.reward)
-    is_terminated = bool(data.terminated[ends[0]]) if len(ends) else terminated
+    if len(ends):
+        last, is_terminated = int(ends[0]) + 1, bool(data.terminated[ends[0]])
     steps, rewards = acted, rewards_of_actions(data.reward, acted)
     times = np.append(acted, last)
     if acted[0] == 0 and len(acted) == last:  # it acted in each step: no copy is needed
@@ -124,10 +124,7 @@ def _agents_steps(
         "observations": map_nested(lambda leaf: leaf[times], data.obs),
         "actions": map_nested(lambda leaf: leaf[steps], data.action),
         "rewards": rewards,
-        "extra_model_outputs": {
-            name: map_nested(lambda leaf: leaf[steps], values)
-            for name, values in data.outputs.items()
-        },
+        "extra_model_outputs": map_nested(lambda leaf: leaf[steps], data.outputs),
         "terminated": is_terminated,
         "truncated": not is_terminated,
         "len_lookback_buffer": 0,

@@ -143,8 +143,7 @@ def _add(datasets: dict[str, Any], name: str, episodes: list[SingleAgentEpisode]
 def _specification(episode: SingleAgentEpisode) -> str | None:
     """Gymnasium's `EnvSpec` of an episode's environment, as JSON; None where it has no name."""
     origin = episode.custom_data.get("origin")
-    env = origin.get("env") if isinstance(origin, Mapping) else None
-    if not isinstance(env, str):
+    if not isinstance(origin, Mapping) or not isinstance(env := origin.get("env"), str):
         return None
     from gymnasium.envs.registration import EnvSpec, registry
 
@@ -245,11 +244,10 @@ def _episode(dataset: Any, dataset_id: str, data: Any) -> SingleAgentEpisode:
             f"Minari dataset {dataset_id!r} is damaged: episode {data.id} has {count} rewards, "
             f"{len(data.terminations)} terminations and {len(data.truncations)} truncations"
         )
-    outputs = {
-        name: map_nested(lambda leaf, count=count: leaf[:count], values)
-        for name, values in (data.infos or {}).items()
-        if _has_rows(values, count + 1)
-    }
+    outputs = {}
+    for name, values in (data.infos or {}).items():
+        if _has_rows(values, count + 1):
+            outputs[name] = map_nested(lambda leaf: leaf[:count], values)
     actions = data.actions
     if SAMPLED_ACTIONS in outputs:
         outputs[ENV_ACTIONS], actions = actions, outputs.pop(SAMPLED_ACTIONS)
@@ -291,7 +289,5 @@ def gymnasium_space(space: Space) -> Any:
         return spaces.Discrete(space.n, start=space.start, dtype=space.dtype)
     if np.dtype(space.dtype) == bool:
         return spaces.MultiBinary(space.shape)
-    bounds = (
-        np.broadcast_to(np.asarray(x, space.dtype), space.shape) for x in (space.low, space.high)
-    )
-    return spaces.Box(*bounds, space.shape, space.dtype)
+    broadcast = lambda bound: np.broadcast_to(np.asarray(bound, space.dtype), space.shape)
+    return spaces.Box(broadcast(space.low), broadcast(space.high), space.shape, space.dtype)

@@ -116,7 +116,7 @@ class MultiAgentEpisode(AgentsData):
         self._check_growing()
         if self.is_reset or self.env_t != 0 or self.env_t_started != 0:
             raise EpisodeError(f"episode {self.id_} has begun: add_env_reset comes first, and once")
-        self._begin(EnvStep(observations, None, None, infos).known())
+        self._begin(EnvStep(observations, None, None, infos).present())
         self._tick(is_step=False)
 
     def _begin(self, step: EnvStep) -> None:
@@ -148,7 +148,7 @@ class MultiAgentEpisode(AgentsData):
         self._check_growing()
         step = EnvStep(
             observations, actions, rewards, infos, terminateds, truncateds, extra_model_outputs
-        ).known()
+        ).present()
         self._step(step)
         self._end(step.terminateds.get(EVERYONE, False), step.truncateds.get(EVERYONE, False))
         self._tick()
@@ -330,12 +330,13 @@ class MultiAgentEpisode(AgentsData):
         It may be made by `cut` or by `slice`: `episode[:k]` and `episode[k:]` give `episode`.
         """
         self._check_next_chunk(other, (self.env_t, getattr(other, "env_t_started", None)))
-        joined = {
-            agent: self._joined(agent, other)
-            for agent, episode in other.agent_episodes.items()
-            if not (agent in self.agent_episodes and self.agent_episodes[agent].is_done)
-            and not (episode.is_done and not len(episode) and agent not in self.agent_episodes)
-        }
+        joined = {}
+        for agent, episode in other.agent_episodes.items():
+            had_ended = episode.is_done and not len(episode)
+            if agent in self.agent_episodes:
+                had_ended = self.agent_episodes[agent].is_done
+            if not had_ended:
+                joined[agent] = self._joined(agent, other)
         for agent, (episode, timeline) in joined.items():
             self.agent_episodes[agent], self._timelines[agent] = episode, timeline
         for agent, reward in other._early_rewards.items():
@@ -394,14 +395,7 @@ class MultiAgentEpisode(AgentsData):
             "len_lookback_buffer": self._lookback,
             "terminated": self.is_terminated,
             "truncated": self.is_truncated,
-            "timelines": {
-                agent: {
-                    "times": list(timeline.times),
-                    "pending": deepcopy(timeline.pending),
-                    "waiting_reward": timeline.waiting_reward,
-                }
-                for agent, timeline in self._timelines.items()
-            },
+            "timelines": {agent: line.get_state() for agent, line in self._timelines.items()},
             "early_rewards": dict(self._early_rewards),
             "agent_module_ids": dict(self._modules),
             "agent_to_module_mapping_fn": self.agent_to_module_mapping_fn,
@@ -427,10 +421,7 @@ class MultiAgentEpisode(AgentsData):
                 episode.agent_episodes[agent] = SingleAgentEpisode.from_state(
                     agent_state, copy=copy
                 )
-                timeline = dict(state["timelines"][agent])
-                times, pending = list(timeline.pop("times")), timeline.pop("pending")
-                timeline = Timeline(times, deepcopy(pending), **timeline)
-                episode._timelines[agent] = timeline
+                episode._timelines[agent] = Timeline.from_state(state["timelines"][agent])
             episode._early_rewards = dict(state["early_rewards"])
             episode.custom_data = deepcopy(state["custom_data"])
             episode._duration_s = state["duration_s"]
@@ -444,7 +435,7 @@ class MultiAgentEpisode(AgentsData):
         begin = self.env_t_started - self._lookback
         steps = range(begin, self.env_t + 1)
         cell = len(str(self.env_t)) + 1
-        label = max([len(str(agent)) for agent in self.agent_episodes] + [len("env_t")])
+        label = max(map(len, ["env_t", *map(str, self.agent_episodes)]))
         print(f"{'env_t':<{label}}" + "".join(f"{step:>{cell}}" for step in steps))
         for agent, timeline in self._timelines.items():
             marks = "".join(f"{'x' if step in timeline.times else '.':>{cell}}" for step in steps)

@@ -7,6 +7,7 @@ metadata say what shapes and types they have.
 """
 
 import functools
+import itertools
 import json
 import math
 import os
@@ -100,8 +101,9 @@ class EpisodeWriter:
             self._began = time.monotonic()
         self._layouts |= layouts
         self._waiting += rows
-        self._rows += sum(len(row.episode) for row in rows)
-        self._bytes += sum(column.nbytes for row in rows for column in row.columns.values())
+        for row in rows:
+            self._rows += len(row.episode)
+            self._bytes += sum(column.nbytes for column in row.columns.values())
         is_full = self._rows >= self.max_rows or self._bytes >= self.max_bytes
         if is_full or time.monotonic() - self._began >= self.max_seconds:
             self.flush()
@@ -227,8 +229,9 @@ def _rows_of(episode: Episode) -> list[_AgentRows]:
         state, agents = {}, {episode.agent_id: episode}
         times = {episode.agent_id: list(range(len(episode) + 1))}
     facts = {name: state[name] for name in EPISODE_FACTS if name in state}
-    facts["agents"] = {
-        name_of(agent): {
+    facts["agents"] = {}
+    for agent, data in agents.items():
+        facts["agents"][name_of(agent)] = {
             "id_": data.id_,
             "custom_data": data.custom_data,
             "duration_s": data.get_duration_s(),
@@ -237,17 +240,16 @@ def _rows_of(episode: Episode) -> list[_AgentRows]:
             "waiting_reward": state["timelines"][agent]["waiting_reward"] if state else 0.0,
             "infos": data.get_infos() if any(data.infos.data) else None,
         }
-        for agent, data in agents.items()
-    }
     try:
         facts = json.dumps(facts)
     except (TypeError, ValueError) as error:
         why = f"its infos and custom_data must be what JSON holds: {one_line(error)}"
         raise _cannot_store(episode, why) from None
-    return [
-        _AgentRows(episode.id_, agent, data, times[agent][:-1], *_columns_of(data), facts)
-        for agent, data in agents.items()
-    ]
+    rows = []
+    for agent, data in agents.items():
+        columns, layout = _columns_of(data)
+        rows.append(_AgentRows(episode.id_, agent, data, times[agent][:-1], columns, layout, facts))
+    return rows
 
 
 def _check_agents(episode: MultiAgentEpisode, timelines: Mapping[Any, Mapping]) -> None:
@@ -316,10 +318,8 @@ def _table(waiting: list[_AgentRows], layouts: Mapping[str, Layout]) -> Any:
     counts = [len(rows.episode) for rows in waiting]
     rows_of = pyarrow.array(np.repeat(np.arange(len(counts)), counts))
     repeat = lambda values: pyarrow.array(values, pyarrow.string()).take(rows_of)
-    is_last = [np.arange(count) == count - 1 for count in counts]
-    ends = lambda name: np.concatenate(
-        [last & getattr(rows.episode, name) for last, rows in zip(is_last, waiting, strict=True)]
-    )
+    is_last = np.concatenate([np.arange(count) == count - 1 for count in counts])
+    ends = lambda flags: is_last & np.repeat(np.array(flags, bool), counts)
     columns = {
         "eps_id": repeat([rows.id_ for rows in waiting]),
         "agent_id": repeat([rows.agent for rows in waiting]),
@@ -327,9 +327,10 @@ def _table(waiting: list[_AgentRows], layouts: Mapping[str, Layout]) -> Any:
         "t": np.concatenate([np.arange(count, dtype=np.int32) for count in counts]),
         "env_t": np.concatenate([np.array(rows.times, np.int32) for rows in waiting]),
     }
-    for name in dict.fromkeys(name for rows in waiting for name in rows.columns):
+    for name in dict.fromkeys(itertools.chain.from_iterable(rows.columns for rows in waiting)):
         columns[name] = _column([rows.columns.get(name) for rows in waiting], counts)
-    columns |= {"terminateds": ends("is_terminated"), "truncateds": ends("is_truncated")}
+    columns["terminateds"] = ends([rows.episode.is_terminated for rows in waiting])
+    columns["truncateds"] = ends([rows.episode.is_truncated for rows in waiting])
     # Long texts, which are not copied for each row. Some readers, Ray Data among them, stumble over
     # a dictionary without entries, as that of an `agent_id` of single agents would be.
     facts = pyarrow.array([rows.facts for rows in waiting], pyarrow.string())
@@ -345,8 +346,9 @@ def _column(parts: list[np.ndarray | None], counts: list[int]) -> Any:
     there = [part for part in parts if part is not None]
     dtype = common_type(there)
     if all(part.ndim == 1 for part in there):
-        zeros = (np.zeros(count, dtype) for count in counts)
-        rows = [zero if part is None else part for part, zero in zip(parts, zeros, strict=True)]
+        rows = []
+        for part, count in zip(parts, counts, strict=True):
+            rows.append(np.zeros(count, dtype) if part is None else part)
         return pyarrow.array(np.concatenate(rows).astype(dtype))
     sizes = [0 if part is None else math.prod(part.shape[1:]) for part in parts]
     offsets = np.append(0, np.cumsum(np.repeat(sizes, counts)))
@@ -384,9 +386,10 @@ def _episodes_of(table: Any, layouts: Mapping[str, Layout]) -> list[Episode]:
     if len(table) and not (len(starts) and starts[0] == 0):
         raise ValueError("the first episode does not begin with its first row")
     at_starts = table.select(["eps_id", "agent_id", "module_id", FACTS]).take(starts).to_pydict()
-    columns = {
-        name: _Stored.of(table[name]) for name in table.column_names if name not in at_starts
-    }
+    columns = {}
+    for name in table.column_names:
+        if name not in at_starts:
+            columns[name] = _Stored.of(table[name])
     episodes: list[Episode] = []
     agents: dict[str, tuple[dict, list[int], float]] = {}
     for i, (start, stop) in enumerate(zip(starts, stops, strict=True)):
@@ -396,18 +399,15 @@ def _episodes_of(table: Any, layouts: Mapping[str, Layout]) -> list[Episode]:
         state = _agents_state(columns, layouts[name], rows)
         agent_facts = facts["agents"][name]
         _check_rows(id_, times[rows], agent_facts.get("rows", stop - start))
-        state |= {"agent_id": agent, "module_id": module} | {
-            key: agent_facts[key] for key in AGENT_FACTS
-        }
+        state |= {"agent_id": agent, "module_id": module}
+        for key in AGENT_FACTS:
+            state[key] = agent_facts[key]
         if "env_t" not in facts:
             episodes.append(SingleAgentEpisode.from_state(state, copy=False))
             continue
+        state["multi_agent_episode_id"] = id_
         env_times = [*columns["env_t"].rows(rows).tolist(), agent_facts["last"]]
-        agents[name] = (
-            state | {"multi_agent_episode_id": id_},
-            env_times,
-            agent_facts["waiting_reward"],
-        )
+        agents[name] = state, env_times, agent_facts["waiting_reward"]
         if len(agents) == len(facts["agents"]):
             episodes.append(_multi_agent_episode(id_, facts, agents))
             agents = {}
@@ -431,7 +431,8 @@ class _Stored(NamedTuple):
     @classmethod
     def of(cls, column: Any) -> "_Stored":
         column = column.combine_chunks()
-        column = column.chunk(0) if hasattr(column, "chunk") else column
+        if hasattr(column, "chunk"):
+            column = column.chunk(0)
         if not hasattr(column, "offsets"):
             return cls(column.to_numpy(zero_copy_only=False), None)
         values = column.values.to_numpy(zero_copy_only=False)
@@ -472,21 +473,12 @@ def _multi_agent_episode(
     id_: str, facts: Mapping[str, Any], agents: Mapping[str, tuple[dict, list[int], float]]
 ) -> MultiAgentEpisode:
     """An episode of {agent: (its state, times of its observations, reward that waits)}."""
-    timelines = {
-        agent: {"times": times, "pending": None, "waiting_reward": waiting}
-        for agent, (_, times, waiting) in agents.items()
-    }
-    return MultiAgentEpisode.from_state(
-        {name: facts[name] for name in EPISODE_FACTS}
-        | {
-            "id_": id_,
-            "observation_space": None,
-            "action_space": None,
-            "env_t_started": 0,
-            "len_lookback_buffer": 0,
-            "agent_episodes": {agent: state for agent, (state, *_) in agents.items()},
-            "timelines": timelines,
-            "agent_to_module_mapping_fn": None,
-        },
-        copy=False,
-    )
+    states, timelines = {}, {}
+    for agent, (state, times, waiting) in agents.items():
+        states[agent] = state
+        timelines[agent] = {"times": times, "pending": None, "waiting_reward": waiting}
+    whole = {name: facts[name] for name in EPISODE_FACTS}
+    whole |= {"id_": id_, "agent_episodes": states, "timelines": timelines}
+    whole |= {"observation_space": None, "action_space": None, "agent_to_module_mapping_fn": None}
+    whole |= {"env_t_started": 0, "len_lookback_buffer": 0}
+    return MultiAgentEpisode.from_state(whole, copy=False)

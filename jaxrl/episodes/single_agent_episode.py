@@ -77,11 +77,9 @@ class SingleAgentEpisode(Episode):
         self.infos = Infos(as_infos(infos) or [None] * count, name="infos", copy=copy)
         self.actions = Column(actions, 0, action_space, "actions", copy=copy)
         self.rewards = Column(as_rewards(rewards), name="rewards", copy=copy)
-        outputs = by_name("extra_model_outputs", extra_model_outputs) or {}
-        self.extra_model_outputs = {
-            key: Column(values, name=f"extra_model_outputs[{key!r}]", copy=copy)
-            for key, values in outputs.items()
-        }
+        self.extra_model_outputs = {}
+        for key, values in (by_name("extra_model_outputs", extra_model_outputs) or {}).items():
+            self.extra_model_outputs[key] = output_column(key, values, copy=copy)
         if any(column.finalized for column in self._columns()):
             self.to_numpy()
         self.validate()
@@ -186,7 +184,7 @@ class SingleAgentEpisode(Episode):
         self.infos.append(infos or None)
         for key, value in outputs.items():
             if key not in self.extra_model_outputs:
-                self.extra_model_outputs[key] = Column(name=f"extra_model_outputs[{key!r}]")
+                self.extra_model_outputs[key] = output_column(key)
             self.extra_model_outputs[key].append(value)
         self.is_terminated, self.is_truncated = ends
         self._tick()
@@ -204,13 +202,10 @@ class SingleAgentEpisode(Episode):
                 self.extra_model_outputs[key].check(value)
 
     def _check_output_names(self, outputs: dict[str, Any]) -> None:
-        if (
-            outputs.keys() == self.extra_model_outputs.keys()
-            or not self.rewards.len_incl_lookback()
-        ):
-            return
-        names = sorted(self.extra_model_outputs)
-        raise EpisodeError(f"extra_model_outputs are {sorted(outputs)}, of earlier steps {names}")
+        earlier = self.extra_model_outputs.keys()
+        if outputs.keys() != earlier and self.rewards.len_incl_lookback():
+            names = f"{sorted(outputs)}, of earlier steps {sorted(earlier)}"
+            raise EpisodeError(f"extra_model_outputs are {names}")
 
     def validate(self) -> None:
         """Raises EpisodeError where lengths, spaces or rewards do not fit together."""
@@ -399,9 +394,7 @@ class SingleAgentEpisode(Episode):
             rewards=self.rewards.window(first, last),
             terminated=self.is_terminated and last == steps,
             truncated=self.is_truncated and last == steps,
-            extra_model_outputs={
-                key: column.window(first, last) for key, column in self.extra_model_outputs.items()
-            },
+            extra_model_outputs=self._windows_of_outputs(first, last),
             t_started=self.t_started - self.rewards.lookback + first + lookback,
             len_lookback_buffer=lookback,
             agent_id=self.agent_id,
@@ -409,6 +402,10 @@ class SingleAgentEpisode(Episode):
             multi_agent_episode_id=self.multi_agent_episode_id,
             copy=False,
         )
+
+    def _windows_of_outputs(self, first: int, last: int | None) -> dict[str, Steps]:
+        columns = self.extra_model_outputs.items()
+        return {key: column.window(first, last) for key, column in columns}
 
     def concat_episode(self, other: "SingleAgentEpisode") -> None:
         """Appends the chunk that follows this one, without its lookback."""
@@ -453,9 +450,7 @@ class SingleAgentEpisode(Episode):
             "infos": [info or {} for info in self.infos.window(0, None)],
             "actions": self.actions.window(0, None),
             "rewards": self.rewards.window(0, None),
-            "extra_model_outputs": {
-                key: column.window(0, None) for key, column in self.extra_model_outputs.items()
-            },
+            "extra_model_outputs": self._windows_of_outputs(0, None),
             "len_lookback_buffer": self.rewards.lookback,
             "terminated": self.is_terminated,
             "truncated": self.is_truncated,
@@ -484,6 +479,11 @@ class SingleAgentEpisode(Episode):
             f"SingleAgentEpisode(id_={self.id_}, len={len(self)}, return={self.get_return():g}, "
             f"done={self.is_done})"
         )
+
+
+def output_column(key: str, values: Steps | None = None, *, copy: bool = True) -> Column:
+    """The column of a model's outputs under a name."""
+    return Column(values, name=f"extra_model_outputs[{key!r}]", copy=copy)
 
 
 def _equal(first: Nested, second: Nested) -> bool:

@@ -61,9 +61,9 @@ def _owned_of_others(value: Any) -> Any:
     """`owned` of the kinds that come less often, and are asked for less quickly."""
     if isinstance(value, np.ndarray):
         copied = value.copy()
-        places = np.ndindex(value.shape) if value.dtype == object else ()
-        for place in places:
-            copied[place] = owned(value[place])
+        if value.dtype == object:
+            for place in np.ndindex(value.shape):
+                copied[place] = owned(value[place])
         return copied
     if isinstance(value, Mapping):
         return {name: owned(part) for name, part in value.items()}
@@ -71,7 +71,7 @@ def _owned_of_others(value: Any) -> Any:
         parts = map(owned, value)
         return value._make(parts) if hasattr(value, "_make") else tuple(parts)
     if isinstance(value, list):
-        return [owned(part) for part in value]
+        return list(map(owned, value))
     if isinstance(value, set | bytearray):
         return copy.copy(value)
     is_tensor = hasattr(value, "__array__") and hasattr(value, "clone")
@@ -87,12 +87,16 @@ def leaves(tree: Nested) -> Iterator[Any]:
         yield tree
 
 
-def stack(items: list[Nested], space: Space = None) -> Nested:
+def stack(items: list[Nested] | Nested, space: Space = None) -> Nested:
     """A list of values as one value, whose leaves have the list's length as their first axis.
+
+    Arrays are returned as they are.
 
     Args:
         space: the space of one value; gives an empty list its shapes and types.
     """
+    if not isinstance(items, list):
+        return items
     if items:
         return map_nested(_stack_leaves, *items)
     if space is None:
@@ -123,7 +127,7 @@ def unstack(arrays: Nested) -> list[Nested]:
 def as_rewards(rewards: list | np.ndarray | None) -> list[float] | np.ndarray:
     """Rewards as floats; NaN is refused, since every sum over it would be NaN."""
     if rewards is None or isinstance(rewards, list | tuple):
-        return [as_reward(reward) for reward in rewards or ()]
+        return list(map(as_reward, rewards or ()))
     rewards = np.asarray(rewards)
     if rewards.dtype.kind not in "iubf" or rewards.ndim != 1 or np.isnan(rewards).any():
         raise EpisodeError(f"rewards are a row of numbers, none of them NaN, not {brief(rewards)}")
@@ -197,10 +201,9 @@ def _one_hot_leaf(space: Space, value: Any) -> Any:
         return value
     digits = np.asarray(value) - np.asarray(getattr(space, "start", 0))
     batch = digits.shape[: digits.ndim - counts.ndim]
-    rows = [
-        np.eye(count, dtype=np.float32)[digits.reshape(*batch, counts.size)[..., i]]
-        for i, count in enumerate(counts.reshape(-1))
-    ]
+    rows, digits = [], digits.reshape(*batch, counts.size)
+    for i, count in enumerate(counts.reshape(-1)):
+        rows.append(np.eye(count, dtype=np.float32)[digits[..., i]])
     return np.concatenate(rows, axis=-1)
 
 
@@ -228,14 +231,11 @@ def check_fits(space: Space, value: Nested, what: str, batch_axes: int = 0) -> N
     """
     parts = getattr(space, "spaces", None)
     if parts is not None:
-        kind, keys = (dict, list(parts)) if isinstance(parts, Mapping) else (tuple, None)
-        if (
-            not isinstance(value, kind)
-            or len(value) != len(parts)
-            or (keys and set(value) - {*keys})
-        ):
+        is_dict = isinstance(parts, Mapping)
+        is_alike = isinstance(value, dict if is_dict else tuple) and len(value) == len(parts)
+        if not is_alike or (is_dict and value.keys() != parts.keys()):
             raise EpisodeError(f"{what} does not fit its space {brief(space)}: {brief(value)}")
-        for key in keys or range(len(parts)):
+        for key in parts if is_dict else range(len(parts)):
             check_fits(parts[key], value[key], f"{what}[{key!r}]", batch_axes)
     elif getattr(space, "shape", None) is not None:
         _check_leaf(space, value, what, batch_axes)
