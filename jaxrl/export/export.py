@@ -95,11 +95,9 @@ def export_policy(
         write_file(file, lambda temporary, content=content: temporary.write_bytes(content))
     if path.suffix == ".npz":
         notes += (("reader", f"{READER}, which needs NumPy alone: copy it"),)
-    by_new_names = lambda tensors: tuple(
-        tensor._replace(name=names.get(tensor.name, tensor.name)) for tensor in tensors
-    )
-    tensors = by_new_names(step.inputs), by_new_names(step.outputs)
-    return Exported(path, *tensors, batch, parity, metadata, notes + fixed)
+    in_file = lambda tensor: tensor._replace(name=names.get(tensor.name, tensor.name))
+    inputs, outputs = tuple(map(in_file, step.inputs)), tuple(map(in_file, step.outputs))
+    return Exported(path, inputs, outputs, batch, parity, metadata, notes + fixed)
 
 
 def check_path(path: str | Path) -> Path:
@@ -151,10 +149,11 @@ def _row_by_row(run: Run) -> Run:
 
     def run_each(inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         size = len(next(iter(inputs.values())))
-        outputs = [
-            run({name: rows[i : i + 1] for name, rows in inputs.items()}) for i in range(size)
-        ]
-        return {name: np.concatenate([row[name] for row in outputs]) for name in outputs[0]}
+        outputs = []
+        for i in range(size):
+            row = {name: rows[i : i + 1] for name, rows in inputs.items()}
+            outputs.append(dict(run(row)))
+        return jax.tree.map(lambda *rows: np.concatenate(rows), *outputs)
 
     return run_each
 
@@ -170,8 +169,10 @@ def _metadata(policy: Any, step: PolicyStep, parity: Parity | None) -> dict[str,
     """The file's metadata, as strict JSON can hold them."""
     spec = policy.policy_spec
     is_plain = is_program(spec.observation_space) and is_action_of_program(spec.action_space)
-    fields = lambda tensors: [tensor._asdict() for tensor in tensors]
-    fresh = {name: rows[0] for name, rows in step.initial_state(1).items()}
+    initial_state = {}  # zeros where it is not said
+    for name, rows in step.initial_state(1).items():
+        if rows.any():
+            initial_state[name] = rows[0].tolist()
     facts = {
         "format": FORMAT if is_plain else SHIFTED,
         "versions": versions(),
@@ -182,10 +183,9 @@ def _metadata(policy: Any, step: PolicyStep, parity: Parity | None) -> dict[str,
         "action_space": to_json(spec.action_space),
         "actions": "sampled" if step.explore else "greedy",
         "noise": _noise_kind(step),
-        "inputs": fields(step.inputs),
-        "outputs": fields(step.outputs),
-        # Zeros where it is not said: what a state is fed with where an episode begins.
-        "initial_state": {name: row.tolist() for name, row in fresh.items() if row.any()},
+        "inputs": list(map(Tensor._asdict, step.inputs)),
+        "outputs": list(map(Tensor._asdict, step.outputs)),
+        "initial_state": initial_state,
         "parity": parity and parity._asdict(),
     }
     return strict_json(facts)
@@ -208,5 +208,7 @@ def strict_json(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {name: strict_json(part) for name, part in value.items()}
     if isinstance(value, list | tuple):
-        return [strict_json(part) for part in value]
-    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+        return list(map(strict_json, value))
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value

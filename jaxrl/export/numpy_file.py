@@ -14,13 +14,22 @@ from jaxrl.core.program_spaces import countable, mask_length, num_chosen
 from jaxrl.core.spaces import Box, Space, is_tree, parts_of, range_of, tree_of
 from jaxrl.core.types import PyTree
 from jaxrl.export.numpy_policy import NumpyPolicy
-from jaxrl.export.policy_step import AGENT, MASK_INPUT, PREV_REWARD, STATE_IN, Built, PolicyStep
+from jaxrl.export.policy_step import (
+    AGENT,
+    MASK_INPUT,
+    PREV_REWARD,
+    STATE_IN,
+    Built,
+    PolicyStep,
+    Tensor,
+    paths_of,
+)
 from jaxrl.models.attention import Attention
 from jaxrl.models.cells import GRU, LSTM
 from jaxrl.models.cnn import CNN
 from jaxrl.models.mlp import MLP
 from jaxrl.models.model import ActorCritic
-from jaxrl.models.network_inputs import ObservationFilter, is_image, layout_of, scale_of
+from jaxrl.models.network_inputs import is_image, layout_of, scale_of
 from jaxrl.models.policy_spec import PolicySpec, without_mask
 from jaxrl.models.recurrent_network import RecurrentNetwork
 from jaxrl.ops.distributions import noise_size, num_logits
@@ -28,8 +37,12 @@ from jaxrl.ops.running_stats import RunningMeanStd
 
 SECOND_FORMAT = 2  # what readers of the first one would misread
 READER = Path(__file__).with_name("numpy_policy.py")
-# The inputs that a model is told beside the observation, by the names of its parts.
-TOLD = {"agent_id": AGENT, "prev_action": f"{STATE_IN}prev_action", "prev_reward": PREV_REWARD}
+# The inputs beside the observation, by the names of the model's parts.
+OTHER_INPUTS = {
+    "agent_id": AGENT,
+    "prev_action": f"{STATE_IN}prev_action",
+    "prev_reward": PREV_REWARD,
+}
 
 
 def build_npz(step: PolicyStep, batch: int | None) -> Built:
@@ -44,22 +57,22 @@ def build_npz(step: PolicyStep, batch: int | None) -> Built:
         np.savez(file, metadata=np.array(text), **arrays)
         return file.getvalue()
 
-    fields = [tensor._asdict() for tensor in step.inputs]
+    fields = list(map(Tensor._asdict, step.inputs))
     run = NumpyPolicy(io.BytesIO(content({"format": 1, "inputs": fields})))
     return Built(run, lambda path, metadata: {path: content(metadata)})
 
 
 def _is_of_second_format(network: dict[str, Any], arrays: dict[str, np.ndarray]) -> bool:
     """Returns whether readers of format 1 would misread a file, apart from its spaces."""
-    parts = {key for part in network["parts"] for key in part}
+    has_new_parts = any("channels" in part or "scale" in part for part in network["parts"])
     has_filters = any(name.startswith("filter/mean/") for name in arrays)
-    return bool(parts & {"channels", "scale"}) or has_filters or "stretched" in network
+    return has_new_parts or has_filters or "stretched" in network
 
 
 def _network(step: PolicyStep) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """(the plan of the network as plain values, its arrays by name)."""
     torso, params = step.policy_spec.model, step.weights.params
-    plan, arrays, last = {**_action(step), "core": None}, {}, params
+    plan, arrays = {**_action(step), "core": None}, {}
     if isinstance(torso, RecurrentNetwork):
         part = "shared" if torso.shared else "policy"
         plan["core"] = _core(torso.core, part)
@@ -73,10 +86,12 @@ def _network(step: PolicyStep) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         plan["conv_activation"] = torso.conv_activation
         convs = params["conv"]["shared" if mlp.vf_share_layers else "policy"]
         params = params["mlp"]
-        last = params if plan["core"] is None else last
     if not isinstance(mlp, MLP):
         raise _refused(getattr(mlp, "inner", mlp))
-    layers = [*params.get("shared", ()), *(params["policy"] if plan["core"] is None else ())]
+    layers = list(params.get("shared", ()))
+    if plan["core"] is None:
+        layers += params["policy"]
+        last = params
     arrays |= _named("layers", layers)
     plan |= {"activation": mlp.activation, "num_layers": len(layers)}
     plan["parts"] = list(_parts(step, torso, convs, arrays))
@@ -84,7 +99,8 @@ def _network(step: PolicyStep) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     if plan["free_log_std"]:
         arrays["log_std"] = last["log_std"]
     moments = step.weights.filter
-    moments = moments.policy if isinstance(moments, ActorCritic) else moments
+    if isinstance(moments, ActorCritic):
+        moments = moments.policy
     if isinstance(moments, RunningMeanStd) and moments.count > 0:
         arrays |= _statistics(step, moments)
     return plan, {name: np.asarray(array) for name, array in arrays.items()}
@@ -103,16 +119,12 @@ def _parts(
     """The inputs of the first layer, in its order; the convolutions of images go to `arrays`."""
     spec = step.policy_spec
     space = spec.inputs_spec.input_space(spec.observation_space, spec.action_space)
-    is_told = bool(spec.inputs_spec.spaces(spec.action_space))
+    has_others = bool(spec.inputs_spec.spaces(spec.action_space))
     # The environment's own parts, beside those of `space`, whose integers count from 0.
-    observed = zip(
-        [tensor.name for tensor in step.obs_tensors if tensor.name != MASK_INPUT],
-        jax.tree.leaves(tree_of(without_mask(spec.observation_space))),
-        strict=True,
-    )
-    paths = parts_of(space, tree_of(space)) if is_tree(space) else [("", space, None)]
+    sources = jax.tree.leaves(tree_of(without_mask(spec.observation_space)))
+    observed = zip(_observed_names(step), sources, strict=True)
     column = 0  # of the last action, which is one row
-    for i, (path, part, _) in enumerate(paths):
+    for i, (path, part, _) in enumerate(parts_of(space, tree_of(space))):
         layers, more = [], {}
         if isinstance(torso, CNN) and is_image(part):
             params = convs[path] if is_tree(space) else convs
@@ -121,24 +133,23 @@ def _parts(
             if layout_of(part, torso.conv_channels).is_first:
                 more["channels"] = "first"
         prefix, _, inner = path.partition("/")
-        if is_told and prefix in TOLD:
-            name, source = TOLD[prefix], part
+        if has_others and prefix in OTHER_INPUTS:
+            name, source = OTHER_INPUTS[prefix], part
             if inner:
                 more["columns"] = [column, column + num_chosen(part)]
                 column += num_chosen(part)
         else:
             name, source = next(observed)
-            more |= _filter(spec.filters.policy, part)
+            if spec.filters.policy.is_scaled(part):
+                low, width = scale_of(part)
+                more["scale"] = [low.tolist(), width.tolist()]
         more |= _start("start", source)
         yield {"input": name, "counts": _counts(part), "conv": layers, **more}
 
 
-def _filter(observation_filter: ObservationFilter, part: Space) -> dict[str, Any]:
-    """The change of a part's numbers before the network reads them; {} if there is none."""
-    if observation_filter.is_scaled(part):
-        low, width = scale_of(part)
-        return {"scale": [low.tolist(), width.tolist()]}
-    return {}
+def _observed_names(step: PolicyStep) -> list[str]:
+    """The names of the observation's inputs, but for the mask."""
+    return [tensor.name for tensor in step.obs_tensors if tensor.name != MASK_INPUT]
 
 
 def _statistics(step: PolicyStep, moments: RunningMeanStd) -> dict[str, np.ndarray]:
@@ -146,10 +157,8 @@ def _statistics(step: PolicyStep, moments: RunningMeanStd) -> dict[str, np.ndarr
     if not isinstance(moments.mean, dict):
         return {"filter/mean": moments.mean, "filter/variance": moments.variance}
     space = without_mask(step.policy_spec.observation_space)
-    paths = [path for path, _, _ in parts_of(space, tree_of(space))]
-    inputs = [tensor.name for tensor in step.obs_tensors if tensor.name != MASK_INPUT]
     arrays = {}
-    for path, name in zip(paths, inputs, strict=True):
+    for path, name in zip(paths_of(space), _observed_names(step), strict=True):
         if path in moments.mean:
             arrays[f"filter/mean/{name}"] = moments.mean[path]
             arrays[f"filter/variance/{name}"] = moments.variance[path]
@@ -198,34 +207,32 @@ def _action(step: PolicyStep) -> dict[str, Any]:
 
 def _plan(spec: PolicySpec, space: Space) -> dict[str, Any]:
     """The plan of a plain part of an action."""
+    plan: dict[str, Any] = {"action_shape": list(space.shape)}
     if mask_length(space):
         choices = countable(space)
-        return {
-            "distribution": "categorical",
-            "action_counts": _counts(choices),
-            **_start("action_start", choices),
-            "action_shape": list(space.shape),
-            **({"action_dtype": np.dtype(space.dtype).name} if isinstance(space, Box) else {}),
-        }
+        if isinstance(space, Box):
+            plan["action_dtype"] = np.dtype(space.dtype).name
+        plan |= {"distribution": "categorical", "action_counts": _counts(choices)}
+        return plan | _start("action_start", choices)
     bounds = spec.action_form.bounds(space)
-    clipped = "clip" if bounds.are_kept else None
-    is_mixed = bounds.stretched.any() and not bounds.stretched.all()
+    conversion = "clip" if bounds.are_kept else None
+    if bounds.stretched.all():
+        conversion = "stretch"
+    elif bounds.stretched.any():
+        plan["stretched"] = bounds.stretched.tolist()
     texts = lambda bounds: np.vectorize(str, otypes=[object])(bounds).tolist()
-    return {
+    return plan | {
         "distribution": spec.action_distribution,
-        "conversion": "stretch" if bounds.stretched.all() else clipped,
-        **({"stretched": bounds.stretched.tolist()} if is_mixed else {}),
+        "conversion": conversion,
         "low": texts(bounds.low),  # as texts: strict JSON has no infinity
         "high": texts(bounds.high),
-        "action_shape": list(space.shape),
         "action_dtype": jax.dtypes.canonicalize_dtype(space.dtype).name,
     }
 
 
 def _named(prefix: str, tree: PyTree) -> dict[str, np.ndarray]:
     """The arrays of a tree, `prefix/0/kernel` and so on."""
-    paths = jax.tree.leaves_with_path(tree)
-    return {
-        f"{prefix}/{jax.tree_util.keystr(path, simple=True, separator='/')}": leaf
-        for path, leaf in paths
-    }
+    arrays = {}
+    for path, leaf in jax.tree.leaves_with_path(tree):
+        arrays[f"{prefix}/{jax.tree_util.keystr(path, simple=True, separator='/')}"] = leaf
+    return arrays

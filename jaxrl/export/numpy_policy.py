@@ -71,8 +71,9 @@ class NumpyPolicy:
             **others: the inputs `mask`, `agent` and `prev_reward` (0 if it is left out), where the
                 file has them.
         """
-        named = {**others, **({} if obs is None else {"obs": obs})}
-        inputs, is_batch = self._read(named)
+        if obs is not None:
+            others["obs"] = obs
+        inputs, is_batch = self._read(others)
         size = len(next(iter(inputs.values())))
         begins = np.broadcast_to(np.asarray(begins, bool), (size,))
         for field in self.metadata["inputs"]:
@@ -87,14 +88,15 @@ class NumpyPolicy:
                 inputs[name] = self._noise(shape)
         outputs = self(inputs)
         self.action_dist_inputs = outputs["action_dist_inputs"]
-        self._state = {
-            STATE_IN + name[len(STATE_OUT) :]: values
-            for name, values in outputs.items()
-            if name.startswith(STATE_OUT)
-        }
-        # Copies: whoever acts may change them, and the state keeps its own.
-        names = [plan.get("output", "action") for plan in _plans(self._network)]
-        actions = [outputs[name].copy() if is_batch else outputs[name][0].copy() for name in names]
+        self._state = {}
+        for name, values in outputs.items():
+            if name.startswith(STATE_OUT):
+                self._state[STATE_IN + name[len(STATE_OUT) :]] = values
+        actions = []
+        for plan in _plans(self._network):
+            action = outputs[plan.get("output", "action")]
+            # A copy: whoever acts may change it, and the state has its own.
+            actions.append((action if is_batch else action[0]).copy())
         if "actions" not in self._network:
             return actions[0]
         return _structured(self.metadata["action_space"], iter(actions))
@@ -116,10 +118,9 @@ class NumpyPolicy:
             x = _with_log_stds(network, x, params["log_std"])
         plans = _plans(network)
         numbers, actions = _chosen(plans, x, inputs.get("mask"), inputs.get("noise"))
-        outputs = {
-            plan.get("output", "action"): _to_env(plan, action)
-            for plan, action in zip(plans, actions, strict=True)
-        }
+        outputs = {}
+        for plan, action in zip(plans, actions, strict=True):
+            outputs[plan.get("output", "action")] = _to_env(plan, action)
         outputs["action_dist_inputs"] = np.concatenate(numbers, axis=-1)
         for name, values in after.items():
             outputs[f"{STATE_OUT}{name}"] = values
@@ -129,25 +130,25 @@ class NumpyPolicy:
 
     def _read(self, values):
         """(inputs with a batch's axis, whether they came with it)."""
-        fields = [
-            field
-            for field in self.metadata["inputs"]
-            if not field["name"].startswith(STATE_IN) and field["name"] != "noise"
-        ]
-        names = [field["name"] for field in fields]
-        if "prev_reward" in names:
+        fields = {}
+        for field in self.metadata["inputs"]:
+            if not field["name"].startswith(STATE_IN) and field["name"] != "noise":
+                fields[field["name"]] = field
+        if "prev_reward" in fields:
             values = {"prev_reward": 0.0, **values}
-        if set(values) != set(names):
-            raise ValueError(f"the policy takes {', '.join(names)}, not {', '.join(values)}")
-        first = np.asarray(values[names[0]])
-        is_batch = first.ndim > len(fields[0]["shape"])
+        if set(values) != set(fields):
+            raise ValueError(f"the policy takes {', '.join(fields)}, not {', '.join(values)}")
+        first_name = next(iter(fields))
+        first = np.asarray(values[first_name])
+        is_batch = first.ndim > len(fields[first_name]["shape"])
         inputs = {}
-        for field in fields:
-            name, shape = field["name"], tuple(field["shape"])
+        for name, field in fields.items():
+            shape = tuple(field["shape"])
             array, expected = _typed(name, values[name], field["dtype"]), shape
             if is_batch:
                 expected = (len(first), *shape)
-                array = np.broadcast_to(array, expected) if array.ndim == 0 else array
+                if array.ndim == 0:
+                    array = np.broadcast_to(array, expected)
             if array.shape != expected:
                 raise ValueError(f"{name} must have the shape {expected}, not {array.shape}")
             inputs[name] = array if is_batch else array[None]
@@ -156,12 +157,10 @@ class NumpyPolicy:
     def _noise(self, shape):
         if self.metadata["noise"] == "joint":
             kinds = {"categorical": "gumbel", "beta": "beta"}
-            parts = [
-                self._noise_of(
-                    kinds.get(plan["distribution"], "normal"), (*shape[:-1], plan["num_noise"])
-                )
-                for plan in _plans(self._network)
-            ]
+            parts = []
+            for plan in _plans(self._network):
+                kind = kinds.get(plan["distribution"], "normal")
+                parts.append(self._noise_of(kind, (*shape[:-1], plan["num_noise"])))
             return np.concatenate(parts, axis=-1)
         return self._noise_of(self.metadata["noise"], shape)
 
@@ -231,7 +230,7 @@ def _stored(path):
 
 
 def _first_layer(network, params, inputs):
-    """Numbers are multiplied by their rows of the kernel, and integers look theirs up."""
+    """The first layer: numbers are multiplied by rows of the kernel, integers look rows up."""
     kernel, total, first = params["layers/0/kernel"], params["layers/0/bias"], 0
     for i, part in enumerate(network["parts"]):
         values, counts = inputs[part["input"]], part["counts"]
@@ -242,7 +241,8 @@ def _first_layer(network, params, inputs):
         values = values.reshape(len(values), -1)
         if "columns" in part:
             values = values[:, slice(*part["columns"])]
-            values = values if counts is None else values.astype(np.int32)
+            if counts is not None:
+                values = values.astype(np.int32)
         if counts is None:
             total = total + values.astype(np.float32) @ kernel[first : first + values.shape[1]]
             first += values.shape[1]

@@ -7,11 +7,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 
 from jaxrl.core.errors import UsageError, is_installed, one_line, unknown_name
-from jaxrl.export.policy_step import Built, PolicyStep
+from jaxrl.export.policy_step import Built, PolicyStep, names_of, rows
 
 # The oldest in which every kind of network can be written: older loaders read it.
 OPSET = 18
@@ -26,9 +25,9 @@ def build_onnx(
     Args:
         names: other names for inputs and outputs, {name of the step: name in the file}.
     """
-    missing = [package for package in PACKAGES if not is_installed(package)]
-    if missing:
-        raise UsageError(f'a .onnx file needs {missing[0]}: pip install "jaxrl[onnx]"')
+    for package in PACKAGES:
+        if not is_installed(package):
+            raise UsageError(f'a .onnx file needs {package}: pip install "jaxrl[onnx]"')
     import onnx
 
     model = _converted(step, "batch" if batch is None else batch, opset, names)
@@ -51,7 +50,7 @@ def build_onnx(
 
 def check_names(step: PolicyStep, names: Mapping[str, str]) -> None:
     """Refuses names for what the step does not have, and a name twice."""
-    tensor_names = [tensor.name for tensor in (*step.inputs, *step.outputs)]
+    tensor_names = names_of(step.inputs + step.outputs)
     for name in names:
         if name not in tensor_names:
             raise unknown_name("input or output", name, tensor_names)
@@ -66,19 +65,15 @@ def _converted(step: PolicyStep, size: str | int, opset: int, names: Mapping[str
     from jax2onnx import to_onnx
 
     in_file = lambda name: names.get(name, name)
-    outputs = [tensor.name for tensor in step.outputs]
+    outputs = names_of(step.outputs)
     copies = _copies(step)
     computed = [name for name in outputs if name not in copies]
-    shapes = [
-        jax.ShapeDtypeStruct((size, *tensor.shape), np.dtype(tensor.dtype))
-        for tensor in step.inputs
-    ]
     with _quiet("onnx_ir", "jax2onnx"):
         model = to_onnx(
             step.positional(computed),
-            inputs=shapes,
-            input_names=[in_file(tensor.name) for tensor in step.inputs],
-            output_names=[in_file(name) for name in computed],
+            inputs=list(rows(step.inputs, size).values()),
+            input_names=list(map(in_file, names_of(step.inputs))),
+            output_names=list(map(in_file, computed)),
             model_name="policy",
             opset=opset,
             return_mode="proto",
@@ -96,9 +91,7 @@ def _converted(step: PolicyStep, size: str | int, opset: int, names: Mapping[str
 def _copies(step: PolicyStep) -> dict[str, str]:
     """{output: the input or earlier output that it is}, for which the converter has no name."""
     program = step.program()
-    names_by_id = {
-        id(value): tensor.name for value, tensor in zip(program.invars, step.inputs, strict=True)
-    }
+    names_by_id = dict(zip(map(id, program.invars), names_of(step.inputs), strict=True))
     copies = {}
     for value, tensor in zip(program.outvars, step.outputs, strict=True):
         if id(value) in names_by_id:
@@ -120,8 +113,10 @@ def _add_copies(graph: Any, copies: Mapping[str, str]) -> None:
 
 def _drop_unused(graph: Any) -> None:
     """Removes constants that no operator reads, of which onnxruntime would warn."""
-    read = {name for node in _nodes(graph) for name in node.input}
-    used = [constant for constant in graph.initializer if constant.name in read]
+    names_read: set[str] = set()
+    for node in _nodes(graph):
+        names_read.update(node.input)
+    used = [constant for constant in graph.initializer if constant.name in names_read]
     del graph.initializer[:]
     graph.initializer.extend(used)
 
@@ -136,7 +131,7 @@ def _nodes(graph: Any) -> Iterator[Any]:
 
 
 def _session(data: bytes, names: Mapping[str, str]) -> Callable:
-    """The outputs of a model as a function of its inputs, under the names here."""
+    """The outputs of a model as a function of its inputs, both by the names of the step."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()

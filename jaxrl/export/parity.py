@@ -33,8 +33,8 @@ TOLERANCE = 1e-5
 MAX_SIZE = 1e30  # of a number that is not the logit of an impossible action
 NUM_STEPS, NUM_ENVS, MAX_ROWS = 32, 4, 8
 SEED = 0
-# The inputs beside the observation, by the names of `PolicyInputs`; the last action is a state.
-TOLD = {MASK_INPUT: "action_mask", AGENT: "agent_id", PREV_REWARD: "prev_reward"}
+# The inputs beside the observation as fields of `PolicyInputs`; the last action is a state.
+OTHER_INPUTS = {MASK_INPUT: "action_mask", AGENT: "agent_id", PREV_REWARD: "prev_reward"}
 
 
 class Steps(NamedTuple):
@@ -75,17 +75,21 @@ def recorded_steps(players: Any, policy: PolicyId, step: PolicyStep) -> Steps:
     group, index = spec.grouping.locate(policy)
     game = make_game(players.weights, players.env_params, SEED)
     obs, inputs, begins = jax.tree.map(np.asarray, _play(spec, group, game))
-    of_policy = lambda leaf: leaf[:, index].reshape(len(leaf), -1, *leaf.shape[4:])[:, :MAX_ROWS]
-    inputs = step.named(
-        jax.tree.map(lambda leaf: of_policy(_finite(leaf)), obs),
-        {
-            name: of_policy(_finite(getattr(inputs, field)))
-            for name, field in TOLD.items()
-            if getattr(inputs, field) is not None
-        },
-    )
+
+    def of_policy(values):
+        """The policy's rows, [T, B, ...]; finite, for those of ended agents may be anything."""
+        values = values[:, index].reshape(len(values), -1, *values.shape[4:])[:, :MAX_ROWS]
+        if values.dtype.kind != "f":
+            return values
+        return np.nan_to_num(values, posinf=0.0, neginf=0.0)
+
+    others = {}
+    for name, field in OTHER_INPUTS.items():
+        if (values := getattr(inputs, field)) is not None:
+            others[name] = of_policy(values)
+    named = step.named(jax.tree.map(of_policy, obs), others)
     num_agents = len(spec.grouping.groups[group].agents[index])
-    return Steps(inputs, np.repeat(begins, num_agents, axis=1)[:, :MAX_ROWS], "recorded")
+    return Steps(named, np.repeat(begins, num_agents, axis=1)[:, :MAX_ROWS], "recorded")
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
@@ -130,11 +134,6 @@ def drawn_steps(step: PolicyStep) -> Steps:
     return Steps(step.named(parts, inputs), begins, "drawn")
 
 
-def _finite(values: np.ndarray) -> np.ndarray:
-    """The finite values of an environment, whose numbers for ended agents may be anything."""
-    return np.nan_to_num(values, posinf=0.0, neginf=0.0) if values.dtype.kind == "f" else values
-
-
 def check_parity(step: PolicyStep, run: Run, steps: Steps, what: str) -> Parity:
     """Compares every output, with each side's state fed back to it.
 
@@ -146,6 +145,7 @@ def check_parity(step: PolicyStep, run: Run, steps: Steps, what: str) -> Parity:
     noise = _noise(step, (num_steps, batch))
     fresh = step.initial_state(batch)
     state, exported_state, errors = fresh, fresh, {}
+    first = functools.partial(jax.tree.map, lambda values: values[:1])
     for time in range(num_steps):
         inputs = {name: values[time] for name, values in (steps.inputs | noise).items()}
         state = _restarted(state, fresh, steps.begins[time])
@@ -154,7 +154,6 @@ def check_parity(step: PolicyStep, run: Run, steps: Steps, what: str) -> Parity:
         found = dict(run({**inputs, **exported_state}))
         pairs = [(inputs, expected, found)]
         if time == 0:  # a batch of another size
-            first = lambda tree: {name: values[:1] for name, values in tree.items()}
             pairs.append((first(inputs), first(expected), dict(run(first({**inputs, **state})))))
         for pair in pairs:
             for name, error in _errors(step, *pair).items():
@@ -183,11 +182,11 @@ def _restarted(
 
 
 def _next_state(outputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    return {
-        STATE_IN + name.removeprefix(STATE_OUT): np.asarray(values)
-        for name, values in outputs.items()
-        if name.startswith(STATE_OUT)
-    }
+    state = {}
+    for name, values in outputs.items():
+        if name.startswith(STATE_OUT):
+            state[STATE_IN + name.removeprefix(STATE_OUT)] = np.asarray(values)
+    return state
 
 
 def _errors(
@@ -205,7 +204,8 @@ def _errors(
         elif name in choices:
             choice = choices[name]
             scores = expected[DIST_INPUTS][:, choice.logits]
-            scores = scores + (inputs[NOISE][:, choice.noise] if NOISE in inputs else 0.0)
+            if NOISE in inputs:
+                scores = scores + inputs[NOISE][:, choice.noise]
             scores = scores / _scale(scores)
             errors[name] = _lost_score(choice.space, scores, values, output)
         else:
@@ -225,9 +225,8 @@ class _Choice(NamedTuple):
 def _choices(step: PolicyStep) -> dict[str, _Choice]:
     """The choices of integers by the names of outputs."""
     spec, found, logits, noise = step.policy_spec, {}, 0, 0
-    for name, space in zip(
-        step.action_names, jax.tree.leaves(tree_of(spec.action_space)), strict=True
-    ):
+    spaces = jax.tree.leaves(tree_of(spec.action_space))
+    for name, space in zip(step.action_names, spaces, strict=True):
         is_choice = mask_length(space) > 0
         kind = "gaussian" if is_choice else spec.action_distribution
         wide = num_logits(space, kind)

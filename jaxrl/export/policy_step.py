@@ -6,7 +6,7 @@ Every array begins with the batch's axis. A policy has those inputs that it uses
 actions in parts have a name for each, `obs_image`, `action_move` and so on.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,7 +17,7 @@ from jax.extend.core import Jaxpr, Literal
 
 from jaxrl.core.errors import UsageError
 from jaxrl.core.program_spaces import mask_length
-from jaxrl.core.spaces import Space, parts_of, tree_of
+from jaxrl.core.spaces import Space, is_tree, parts_of, tree_of
 from jaxrl.core.types import PyTree
 from jaxrl.models.policy_spec import MASK, PolicySpec, PolicyState, PolicyWeights, without_mask
 from jaxrl.ops.distributions import dist_inputs
@@ -71,7 +71,7 @@ class PolicyStep:
         self.state: tuple[Tensor, ...] = state
         self.inputs = (*self.obs_tensors, *rest, *_prefixed(STATE_IN, state))
         for space, names in (
-            (policy_spec.observation_space, [tensor.name for tensor in self.inputs]),
+            (policy_spec.observation_space, names_of(self.inputs)),
             (policy_spec.action_space, [*self.action_names, DIST_INPUTS]),
         ):
             if len(set(names)) < len(names):
@@ -104,22 +104,20 @@ class PolicyStep:
         actions = dict(zip(self.action_names, jax.tree.leaves(action), strict=True))
         outputs = {**actions, DIST_INPUTS: dist_inputs(output.distribution)}
         leaves = self._state_structure.flatten_up_to(after.replace(prev_reward=None))
-        names = {tensor.name for tensor in self.state}
+        used = names_of(self.state)
         for name, leaf in zip(self._all_state, leaves, strict=True):
-            if name in names:
+            if name in used:
                 outputs[STATE_OUT + name] = leaf
         return outputs
 
     def named(self, obs: PyTree, others: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Observations [..., *observation_space.shape] and other inputs, by name and type."""
-        leaves = jax.tree.leaves(obs)
-        values = dict(zip((tensor.name for tensor in self.obs_tensors), leaves, strict=True))
-        values = {**others, **values}
-        return {
-            tensor.name: np.asarray(values[tensor.name]).astype(tensor.dtype)
-            for tensor in self.inputs
-            if tensor.name in values
-        }
+        parts = zip(names_of(self.obs_tensors), jax.tree.leaves(obs), strict=True)
+        values, typed = {**others, **dict(parts)}, {}
+        for tensor in self.inputs:
+            if tensor.name in values:
+                typed[tensor.name] = np.asarray(values[tensor.name]).astype(tensor.dtype)
+        return typed
 
     def initial_state(self, batch_size: int) -> dict[str, np.ndarray]:
         """The inputs `state_in_*` at the start of an episode."""
@@ -129,9 +127,7 @@ class PolicyStep:
 
     @property
     def _mask_in_obs(self) -> bool:
-        return (
-            without_mask(self.policy_spec.observation_space) != self.policy_spec.observation_space
-        )
+        return _has_mask(self.policy_spec.observation_space)
 
     def _observations(self, inputs: Mapping[str, jax.Array]) -> tuple[PyTree, int]:
         """(the observation as the environment gives it, the batch's size)."""
@@ -145,89 +141,90 @@ class PolicyStep:
     def _policy_state(self, inputs: Mapping[str, jax.Array], batch: int) -> PolicyState:
         fresh = self.policy_spec.initial_state((batch,))
         leaves = self._state_structure.flatten_up_to(_without_reward(fresh))
-        state_leaves = [
-            inputs.get(STATE_IN + name, leaf)
-            for name, leaf in zip(self._all_state, leaves, strict=True)
-        ]
-        state = jax.tree.unflatten(self._state_structure, state_leaves)
+        for i, name in enumerate(self._all_state):
+            leaves[i] = inputs.get(STATE_IN + name, leaves[i])
+        state = jax.tree.unflatten(self._state_structure, leaves)
         return state.replace(prev_reward=inputs.get(PREV_REWARD))
 
     def _traced_outputs(self) -> tuple[Tensor, ...]:
-        shapes = jax.eval_shape(self, rows(self.inputs, 1))
-        return tuple(
-            Tensor(name, shape.shape[1:], shape.dtype.name) for name, shape in shapes.items()
-        )
+        outputs = jax.eval_shape(self, rows(self.inputs, 1))
+        return tuple(_tensor(name, output) for name, output in outputs.items())
 
     def positional(self, outputs: list[str]) -> Callable[..., tuple[jax.Array, ...]]:
         """The step from the inputs in their order to some outputs in that order."""
-        names = [tensor.name for tensor in self.inputs]
 
         def run(*arrays):
-            results = self(dict(zip(names, arrays, strict=True)))
+            results = self(dict(zip(names_of(self.inputs), arrays, strict=True)))
             return tuple(results[name] for name in outputs)
 
         return run
 
     def program(self) -> Jaxpr:
         """The program of a batch of 1, from all inputs to all outputs."""
-        run = self.positional([tensor.name for tensor in self.outputs])
+        run = self.positional(names_of(self.outputs))
         return jax.make_jaxpr(run)(*rows(self.inputs, 1).values()).jaxpr
 
     def _used_state(self) -> set[str]:
         """The names of the state that actions depend on, now or in later steps."""
-        jaxpr = self.program()
-        names = [tensor.name for tensor in self.inputs]
-        outputs = [tensor.name for tensor in self.outputs]
-        needed_outputs, used = {*self.action_names, DIST_INPUTS}, set()
+        program, used = self.program(), set()
+        inputs = dict(zip(names_of(self.inputs), program.invars, strict=True))
+        outputs = dict(zip(names_of(self.outputs), program.outvars, strict=True))
+        results = [outputs[name] for name in (*self.action_names, DIST_INPUTS)]
         while True:
-            needed = _inputs_of(
-                jaxpr, [i for i, name in enumerate(outputs) if name in needed_outputs]
-            )
-            found = {names[i].removeprefix(STATE_IN) for i in needed} & set(self._all_state)
+            needed = _needed_for(program, results)
+            found = {name for name in self._all_state if inputs[STATE_IN + name] in needed}
             if found <= used:
                 return used
+            results += [outputs[STATE_OUT + name] for name in found - used]
             used |= found
-            needed_outputs |= {STATE_OUT + name for name in found}
 
 
-def rows(tensors: tuple[Tensor, ...], batch: int) -> dict[str, jax.ShapeDtypeStruct]:
-    """The shapes of a batch."""
-    return {
-        tensor.name: jax.ShapeDtypeStruct((batch, *tensor.shape), np.dtype(tensor.dtype))
-        for tensor in tensors
-    }
+def names_of(tensors: Iterable[Tensor]) -> list[str]:
+    return [tensor.name for tensor in tensors]
+
+
+def rows(tensors: tuple[Tensor, ...], batch: Any) -> dict[str, jax.ShapeDtypeStruct]:
+    """The shapes of a batch, whose size may be a symbol."""
+    shapes = {}
+    for tensor in tensors:
+        shape = (batch, *tensor.shape)
+        shapes[tensor.name] = jax.ShapeDtypeStruct(shape, np.dtype(tensor.dtype))
+    return shapes
+
+
+def paths_of(space: Space) -> list[str]:
+    """The names of a space's parts in JAX's order, "outer/inner"; "" of a plain space."""
+    return [path for path, _, _ in parts_of(space, tree_of(space))]
 
 
 def action_names(space: Space) -> list[str]:
     """`action`, or for each part of an action `action_move` and so on, in JAX's order."""
-    if not _is_tree(space):
+    if not is_tree(space):
         return [ACTION]
-    paths = [path for path, _, _ in parts_of(space, tree_of(space))]
-    return [f"{ACTION}_{path.replace('/', '_')}" for path in paths]
+    return [f"{ACTION}_{path.replace('/', '_')}" for path in paths_of(space)]
 
 
 def _obs_tensors(space: Space) -> tuple[Tensor, ...]:
-    """One for each part of the observation: `obs`, or `obs_image` and so on; `mask` for a mask."""
-    masked = without_mask(space) != space
-    paths = [path for path, _, _ in parts_of(space, tree_of(space))] if _is_tree(space) else [""]
-    alone = len([path for path in paths if path != MASK or not masked]) == 1
+    """The tensors of the observation: `obs`, or `obs_image` and so on; `mask` for a mask."""
+    has_mask = _has_mask(space)
+    is_alone = len(paths_of(space)) - has_mask == 1
     tensors = []
-    for path, part in zip(paths, jax.tree.leaves(tree_of(space)), strict=True):
-        if masked and path == MASK:
+    for path, part, _ in parts_of(space, tree_of(space)):
+        if has_mask and path == MASK:
             tensors.append(Tensor(MASK_INPUT, part.shape, "bool"))
         else:
-            name = OBS if alone else f"{OBS}_{path.replace('/', '_')}"
+            name = OBS if is_alone else f"{OBS}_{path.replace('/', '_')}"
             tensors.append(Tensor(name, part.shape, _dtype(part)))
     return tuple(tensors)
 
 
-def _is_tree(space: Space) -> bool:
-    return tree_of(space) is not space
+def _has_mask(observation_space: Space) -> bool:
+    return without_mask(observation_space) != observation_space
 
 
 def _other_tensors(policy_spec: PolicySpec, *, masked: bool, explore: bool) -> tuple[Tensor, ...]:
     tensors = []
-    if masked and without_mask(policy_spec.observation_space) == policy_spec.observation_space:
+    if masked and not _has_mask(policy_spec.observation_space):
         tensors.append(Tensor(MASK_INPUT, (mask_length(policy_spec.action_space),), "bool"))
     if policy_spec.inputs_spec.num_agents:
         tensors.append(Tensor(AGENT, (), "int32"))
@@ -246,12 +243,16 @@ def _state_tensors(policy_spec: PolicySpec) -> tuple[tuple[Tensor, ...], PyTree]
     tensors = []
     for path, leaf in paths:
         name = jax.tree_util.keystr(path, simple=True, separator="_").removeprefix("carry_")
-        tensors.append(Tensor(name, leaf.shape[1:], leaf.dtype.name))
+        tensors.append(_tensor(name, leaf))
     return tuple(tensors), structure
 
 
+def _tensor(name: str, array: jax.ShapeDtypeStruct) -> Tensor:
+    return Tensor(name, array.shape[1:], array.dtype.name)
+
+
 def _without_reward(state: PolicyState) -> PolicyState:
-    """The state without the last reward, which the environment says and no step keeps."""
+    """The state without the last reward, which is an input of its own."""
     return state.replace(prev_reward=None)
 
 
@@ -263,10 +264,11 @@ def _dtype(space: Space) -> str:
     return jax.dtypes.canonicalize_dtype(space.dtype).name
 
 
-def _inputs_of(jaxpr: Jaxpr, outputs: list[int]) -> list[int]:
-    """The places of the inputs that some outputs depend on."""
-    needed = {jaxpr.outvars[i] for i in outputs if not isinstance(jaxpr.outvars[i], Literal)}
-    for equation in reversed(jaxpr.eqns):
-        if needed & set(equation.outvars):
-            needed |= {value for value in equation.invars if not isinstance(value, Literal)}
-    return [i for i, value in enumerate(jaxpr.invars) if value in needed]
+def _needed_for(program: Jaxpr, results: Iterable[Any]) -> set[Any]:
+    """The variables of a program that some of its results depend on."""
+    is_variable = lambda value: not isinstance(value, Literal)
+    needed = set(filter(is_variable, results))
+    for equation in reversed(program.eqns):
+        if not needed.isdisjoint(equation.outvars):
+            needed.update(filter(is_variable, equation.invars))
+    return needed
