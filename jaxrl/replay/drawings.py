@@ -71,7 +71,7 @@ def observations_drawn(recording: EpisodeRecording) -> Drawings:
 
 
 def _cells(pictures: np.ndarray) -> Drawings:
-    """A cell is coloured by its last channel that is not 0."""
+    """Observations as coloured cells, each in the colour of its last channel that is not 0."""
     num_states, height, width, num_channels = pictures.shape
     order = np.arange(1, num_channels + 1)
     channel = np.max(np.where(pictures != 0, order, 0), axis=-1).reshape(num_states, -1)

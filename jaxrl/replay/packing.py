@@ -51,11 +51,11 @@ class Packer:
             low, step = table[0], (table[-1] - table[0]) / (2**bits - 1)
             levels = np.rint((values - low) / step).astype(np.int64)
             changes = np.diff(levels, axis=0, prepend=0) % 2**bits
-            planes = [
-                series(changes >> shift & 255).astype(np.uint8) for shift in range(0, bits, 8)
-            ]
+            planes = b""
+            for shift in range(0, bits, 8):
+                planes += series(changes >> shift & 255).astype(np.uint8).tobytes()
             reference |= {"bits": bits, "low": float(low), "step": float(step)}
-            reference["at"] = self._place(b"".join(plane.tobytes() for plane in planes))
+            reference["at"] = self._place(planes)
         return reference
 
     def text(self) -> str:

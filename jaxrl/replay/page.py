@@ -2,6 +2,7 @@
 
 import base64
 import html
+import itertools
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -95,7 +96,7 @@ def make_replay(columns: Sequence[Column], *, first: int = 0, note: str = "") ->
     """
     page = page_of(replay_data(columns, first=first, note=note))
     if len(page) > MAX_BYTES:
-        steps = sum(recording.num_steps for column in columns for recording in column.recordings)
+        steps = sum(recording.num_steps for recording in _recordings(columns))
         raise UsageError(
             f"the replay page would have {len(page) / 1e6:.0f} MB for {steps:,} steps, and at most "
             f"{MAX_BYTES / 1e6:.0f} MB are allowed: choose fewer episodes or checkpoints, or a "
@@ -104,45 +105,42 @@ def make_replay(columns: Sequence[Column], *, first: int = 0, note: str = "") ->
     return Replay(tuple(columns), page)
 
 
+def _recordings(columns: Sequence[Column]) -> list[EpisodeRecording]:
+    return list(itertools.chain.from_iterable(column.recordings for column in columns))
+
+
 def page_of(data: dict[str, Any] | None) -> str:
     """The player with these data; without any the one that asks a server for them."""
     folder = resources.files("jaxrl.replay")
     read = lambda name: (folder / name).read_text(encoding="utf-8")
     text = json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
-    scripts = ["painting.js", "player.js", *(["live.js"] if data is None else [])]
-    page = read("player.html")
-    for name, content in (
-        ("STYLE", read("player.css")),
-        ("SCRIPT", "\n".join(map(read, scripts))),
-        ("DATA", text),
-    ):
-        page = page.replace(f"@{name}@", content, 1)
-    return page
+    scripts = ["painting.js", "player.js"]
+    if data is None:
+        scripts.append("live.js")
+    page = read("player.html").replace("@STYLE@", read("player.css"), 1)
+    page = page.replace("@SCRIPT@", "\n".join(map(read, scripts)), 1)
+    return page.replace("@DATA@", text, 1)
 
 
 def replay_data(columns: Sequence[Column], *, first: int = 0, note: str = "") -> dict[str, Any]:
     """The data of the player; the arrays are references into "arrays"."""
     shown, packer = columns[0].recordings[0], Packer()
-    env, agents = shown.env, shown.agents[:MAX_AGENTS]
-    tracks = [
-        [_track(column.recordings[i], packer) for column in columns]
-        for i in range(len(columns[0].recordings))
-    ]
-    names = tuple(getattr(env, "action_names", ()))
+    names = tuple(getattr(shown.env, "action_names", ()))
+    agents, episodes = [], []
+    for agent in shown.agents[:MAX_AGENTS]:
+        facts = shown.facts[agent]
+        actions = _action_facts(facts.action_space, names, columns, agent)
+        agents.append({"name": agent, "policy": facts.module_id, **actions})
+    for i in range(len(columns[0].recordings)):
+        tracks = [_track(column.recordings[i], packer) for column in columns]
+        episodes.append({"number": first + i, "tracks": tracks})
     return {
-        "title": env.name,
+        "title": shown.env.name,
         "note": note,
-        "agents": [
-            {
-                "name": agent,
-                "policy": shown.facts[agent].module_id,
-                **_action_facts(shown.facts[agent].action_space, names, columns, agent),
-            }
-            for agent in agents
-        ],
+        "agents": agents,
         "hidden_agents": len(shown.agents) - len(agents),
         "columns": [{"name": column.name, "note": column.note} for column in columns],
-        "episodes": [{"number": first + i, "tracks": row} for i, row in enumerate(tracks)],
+        "episodes": episodes,
         "arrays": packer.text(),
     }
 
@@ -158,20 +156,19 @@ def _track(recording: EpisodeRecording, packer: Packer) -> dict[str, Any]:
         "rewards": packer.add(rewards[:, : len(shown)], bits=32),
         "totals": packer.add(rewards.sum(axis=1, dtype=np.float64), bits=32),
         "active": packer.add(recording.active[:, : len(shown)]),
-        "decisions": [
-            _decisions(decisions[agent], recording.facts[agent].action_space, packer)
-            for agent in shown
-        ],
+        "decisions": [],
     }
+    for agent in shown:
+        space = recording.facts[agent].action_space
+        track["decisions"].append(_decisions(decisions[agent], space, packer))
     if hasattr(env, "draw"):
         return {**track, "drawing": _packed(drawings_of(recording), packer)}
     if has_pictures(env):
         steps, pictures = png_frames(recording)
-        urls = [
-            "data:image/png;base64," + base64.b64encode(picture).decode("ascii")
-            for picture in pictures
-        ]
-        return {**track, "frames": {"steps": [int(step) for step in steps], "images": urls}}
+        urls = []
+        for picture in pictures:
+            urls.append("data:image/png;base64," + base64.b64encode(picture).decode("ascii"))
+        return {**track, "frames": {"steps": list(map(int, steps)), "images": urls}}
     drawn = observations_drawn(recording)
     if drawn.numbers is not None:
         track["observation"] = packer.add(drawn.numbers)
@@ -179,10 +176,10 @@ def _track(recording: EpisodeRecording, packer: Packer) -> dict[str, Any]:
 
 
 def _packed(drawings: Drawings, packer: Packer) -> dict[str, Any]:
-    shapes = [
-        {**look, "arrays": {name: packer.add(array) for name, array in arrays.items()}}
-        for look, arrays in zip(drawings.looks, drawings.arrays, strict=True)
-    ]
+    shapes = []
+    for look, arrays in zip(drawings.looks, drawings.arrays, strict=True):
+        references = {name: packer.add(array) for name, array in arrays.items()}
+        shapes.append({**look, "arrays": references})
     return {"bounds": packer.add(drawings.bounds), "shapes": shapes}
 
 
@@ -206,11 +203,11 @@ def _taken(space: Space, action: PyTree) -> np.ndarray:
     if not is_tree(space):
         return action
     inside = action_space_inside(space)
-    parts = unpacked(inside, action)
-    pairs = list(parts_of(inside, parts))
-    rows = [leaf.reshape(len(leaf), -1) for _, part, leaf in pairs if not isinstance(part, Box)]
-    rows += [leaf.reshape(len(leaf), -1) for _, part, leaf in pairs if isinstance(part, Box)]
-    return np.concatenate(rows, axis=1)
+    integers, numbers = [], []
+    for _, part, leaf in parts_of(inside, unpacked(inside, action)):
+        rows = numbers if isinstance(part, Box) else integers
+        rows.append(leaf.reshape(len(leaf), -1))
+    return np.concatenate(integers + numbers, axis=1)
 
 
 def _finite(array: Any) -> np.ndarray:
@@ -222,35 +219,28 @@ def _action_facts(
     space: Space, names: tuple[str, ...], columns: Sequence[Column], agent: str
 ) -> dict[str, Any]:
     """The names of an agent's actions, and the bounds of those of a Box."""
+    recordings = _recordings(columns)
+    taken = [_taken(space, recording.decisions[agent].action) for recording in recordings]
+    taken = _finite(np.concatenate(taken))
     if is_tree(space):
-        return _facts_of_parts(space, columns, agent)
+        return _facts_of_parts(space, taken)
     space = countable(space)
     if isinstance(space, Box):
-        number = min(space.size, MAX_ELEMENTS)
-        names = list(names[:number]) if len(names) == space.size else list(map(str, range(number)))
-        taken = [
-            np.reshape(_finite(recording.decisions[agent].action), (recording.num_steps, -1))
-            for column in columns
-            for recording in column.recordings
-        ]
-        taken = np.concatenate(taken)[:, :number].astype(np.float64)
-        low, high = (
-            np.broadcast_to(bound, space.shape).reshape(-1)[:number].astype(np.float64)
-            for bound in (space.low, space.high)
-        )
-        low = np.where(low > -1e30, low, taken.min(axis=0))
-        high = np.where(high < 1e30, high, taken.max(axis=0))
-        return {"names": names, "low": low.tolist(), "high": high.tolist()}
+        if len(names) != space.size:
+            names = tuple(map(str, range(space.size)))
+        bounds = _bounds(_in_a_row(space, space.low), _in_a_row(space, space.high), taken)
+        return {"names": list(names[:MAX_ELEMENTS]), **bounds}
     parts = list(space.counts)
     if len(parts) == 1 and len(names) == parts[0]:
         return {"names": list(names[:MAX_ACTIONS]), "parts": parts}
-    prefix = [f"{i}: " if len(parts) > 1 else "" for i in range(len(parts))]
-    lows = np.ravel(range_of(space)[0]).tolist()
-    numbered = [f"{prefix[i]}{lows[i] + j}" for i, part in enumerate(parts) for j in range(part)]
+    numbered, lows = [], np.ravel(range_of(space)[0]).tolist()
+    for i, (low, count) in enumerate(zip(lows, parts, strict=True)):
+        prefix = f"{i}: " if len(parts) > 1 else ""
+        numbered += [f"{prefix}{low + value}" for value in range(count)]
     return {"names": numbered[:MAX_ACTIONS], "parts": parts}
 
 
-def _facts_of_parts(space: Space, columns: Sequence[Column], agent: str) -> dict[str, Any]:
+def _facts_of_parts(space: Space, taken: np.ndarray) -> dict[str, Any]:
     """The facts of an action in parts: its integers, and "numbers" of its Boxes."""
     names, counts, numbers, low, high = [], [], [], [], []
     for path, part, _ in parts_of(space, tree_of(space)):
@@ -258,24 +248,29 @@ def _facts_of_parts(space: Space, columns: Sequence[Column], agent: str) -> dict
         several = [""] if choices.shape == () else [f" {i}" for i in range(num_chosen(choices))]
         if isinstance(choices, Box):
             numbers += [f"{path}{which}" for which in several]
-            for bounds, bound in ((low, choices.low), (high, choices.high)):
-                bounds += np.broadcast_to(bound, choices.shape).reshape(-1).tolist()
+            low += _in_a_row(choices, choices.low)
+            high += _in_a_row(choices, choices.high)
             continue
         lows, size = np.ravel(range_of(choices)[0]).tolist(), choices.counts
         for which, first, count in zip(several, lows, size, strict=True):
             names += [f"{path}{which}: {first + value}" for value in range(count)]
         counts += size
-    facts = {"names": names[:MAX_ACTIONS], "parts": counts} if counts else {}
-    if not numbers:
-        return facts
-    taken = [
-        _taken(space, recording.decisions[agent].action)[:, len(counts) :]
-        for column in columns
-        for recording in column.recordings
-    ]
-    taken = _finite(np.concatenate(taken))
-    low, high = np.float64(low), np.float64(high)
-    low, high = np.where(low > -1e30, low, taken.min(0)), np.where(high < 1e30, high, taken.max(0))
-    shown = slice(MAX_ELEMENTS)
-    bounds = {"low": low[shown].tolist(), "high": high[shown].tolist()}
-    return {**facts, "numbers": numbers[shown], **bounds}
+    facts = {}
+    if counts:
+        facts = {"names": names[:MAX_ACTIONS], "parts": counts}
+    if numbers:
+        bounds = _bounds(low, high, taken[:, len(counts) :])
+        facts |= {"numbers": numbers[:MAX_ELEMENTS], **bounds}
+    return facts
+
+
+def _in_a_row(space: Box, bound: np.ndarray) -> list[float]:
+    return np.broadcast_to(bound, space.shape).reshape(-1).tolist()
+
+
+def _bounds(low: list[float], high: list[float], taken: np.ndarray) -> dict[str, list[float]]:
+    """The bounds of numbers; where there are none, the extremes of `taken`, [n, k]."""
+    taken = taken.reshape(len(taken), -1).astype(np.float64)
+    low = np.where(np.greater(low, -1e30), low, taken.min(axis=0))
+    high = np.where(np.less(high, 1e30), high, taken.max(axis=0))
+    return {"low": low[:MAX_ELEMENTS].tolist(), "high": high[:MAX_ELEMENTS].tolist()}

@@ -86,16 +86,15 @@ def replay(
         played = {which: players_of_run(source, which, loading) for which in checkpoints}
     if seed is None:
         shown = dataclasses.replace(shown, seed=next(iter(played.values())).seed)
-    columns = [
-        Column(players.name, tuple(record_episodes(players, shown)), _note(which))
-        for which, players in played.items()
-    ]
+    columns = []
+    for which, players in played.items():
+        recordings = tuple(record_episodes(players, shown))
+        columns.append(Column(players.name, recordings, _note(which)))
     return make_replay(columns, first=episode, note=note)
 
 
 def _checkpoints(checkpoint: Any) -> list[Any]:
-    is_list = isinstance(checkpoint, list | tuple)
-    which = list(checkpoint) if is_list else [checkpoint]
+    which = checkpoint if isinstance(checkpoint, list | tuple) else [checkpoint]
     for name in which:
         if isinstance(name, bool) or not isinstance(name, str | int):
             raise UsageError(

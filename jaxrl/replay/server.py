@@ -4,7 +4,6 @@ import contextlib
 import json
 import threading
 import time
-from collections.abc import Mapping
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -104,10 +103,11 @@ class LiveRun:
             return
         whole = new[: new.rfind(b"\n") + 1]
         self._read += len(whole)
-        read = [read_result(line) for line in whole.split(b"\n")[:-1]]
-        results = [result for result in read if result is not None]
-        self._num_damaged += len(read) - len(results) + self._curves.add(results)
-        self._last = results[-1] if results else self._last
+        lines = whole.split(b"\n")[:-1]
+        results = [result for result in map(read_result, lines) if result is not None]
+        self._num_damaged += len(lines) - len(results) + self._curves.add(results)
+        if results:
+            self._last = results[-1]
 
     def _note(self) -> str:
         parts = [self.folder.name]
@@ -116,10 +116,13 @@ class LiveRun:
             iteration = self._last.get("training_iteration", 0)
             parts.append(f"iteration {iteration:,}, {steps:,} steps")
             value = lookup(self._last, "env_runners/episode_return_mean")
-            parts += [f"return {value:.2f}"] if isinstance(value, int | float) else []
+            if isinstance(value, int | float):
+                parts.append(f"return {value:.2f}")
         if self._num_damaged:
             parts.append(f"damaged lines, or results that are no numbers: {self._num_damaged:,}")
-        return " · ".join([*parts, *([self._trouble] if self._trouble else [])])
+        if self._trouble:
+            parts.append(self._trouble)
+        return " · ".join(parts)
 
 
 def curves_data(curves: Curves, panels: Any) -> list[dict[str, Any]]:
@@ -201,9 +204,9 @@ class LiveHandler(BaseHTTPRequestHandler):
             self._answer(HTTPStatus.OK, "text/html; charset=utf-8", self.server.page)
         elif path.path == "/live":
             page_episode = parse_qs(path.query).get("episode", ["0"])[0]
-            status = self.server.run.status(
-                int(page_episode) if page_episode.isdecimal() and len(page_episode) < 10 else 0
-            )
+            if not page_episode.isdecimal() or len(page_episode) >= 10:
+                page_episode = "0"
+            status = self.server.run.status(int(page_episode))
             content = json.dumps(status, separators=(",", ":"), allow_nan=False).encode()
             self._answer(HTTPStatus.OK, "application/json", content)
         else:
@@ -211,13 +214,10 @@ class LiveHandler(BaseHTTPRequestHandler):
 
     def _answer(self, status: HTTPStatus, kind: str, content: bytes) -> None:
         self.send_response(status)
-        headers: Mapping[str, str] = {
-            **HEADERS,
-            "Content-Type": kind,
-            "Content-Length": str(len(content)),
-        }
-        for name, value in headers.items():
+        for name, value in HEADERS.items():
             self.send_header(name, value)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(content)))
         self.end_headers()
         with contextlib.suppress(ConnectionError):  # the page was closed meanwhile
             self.wfile.write(content)

@@ -4,6 +4,7 @@ import contextlib
 import ssl
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -30,7 +31,7 @@ class EpisodeLost(ConnectionError):
 
 
 class Episode:
-    """What the client knows of an episode of its own."""
+    """An episode of this client."""
 
     def __init__(self, explore: bool | None, training_enabled: bool):
         self.explore, self.training_enabled = explore, training_enabled
@@ -40,7 +41,7 @@ class Episode:
 
 def _check_seconds(name: str, seconds: float, above: bool = False) -> None:
     is_number = isinstance(seconds, int | float | np.number) and not isinstance(seconds, bool)
-    if not is_number or not (seconds > 0 if above else seconds >= 0) or not seconds < FOREVER:
+    if not is_number or not 0 <= seconds < FOREVER or (above and seconds == 0):
         least = "above" if above else "of at least"
         raise ValueError(f"{name}={seconds!r:.80} must be a number of seconds {least} 0")
 
@@ -117,13 +118,9 @@ class PolicyClient:
                 self._update_if_due(explore)
             self._started += 1
             name = f"episode-{self._started}" if episode_id is None else episode_id
-            if self._is_told:
-                self._request(
-                    "start_episode",
-                    episode=name,
-                    training_enabled=training_enabled,
-                    **({} if explore is None else {"explore": explore}),
-                )
+            if self._reports_episodes:
+                fields = {"episode": name, "training_enabled": training_enabled}
+                self._request("start_episode", **fields, **_exploring(explore))
             elif name in self._episodes:
                 raise ServerError(f"episode {name!r} has begun already")
             self._episodes[name] = Episode(explore, training_enabled)
@@ -154,7 +151,7 @@ class PolicyClient:
         mask: Any = None,
         log_prob: Any = None,
     ) -> None:
-        """Tells the server of an action that was chosen here.
+        """Sends the server an action that was chosen here.
 
         Args:
             log_prob: the logarithm of the probability (density) with which it was chosen; a server
@@ -166,16 +163,16 @@ class PolicyClient:
             fields = self._fields(episode_id, observation, mask, reward)
             fields["action"] = self._by_agent(self._to_message, "action_space", action)
             if log_prob is not None:
-                fields["log_prob"] = _numbers(log_prob)
+                fields["log_prob"] = _each(float, log_prob)
             episode.num_steps += 1
-            if self._is_told:
+            if self._reports_episodes:
                 self._tell("log_action", fields)
 
     def log_returns(self, episode_id: str, reward: Any) -> None:
         """Adds a reward since the last action; it is sent with the next message."""
         with self._lock:
             episode = self._open(episode_id)
-            episode.reward = _sum(episode.reward, _numbers(reward))
+            episode.reward = _sum(episode.reward, _each(float, reward))
 
     def end_episode(
         self, episode_id: str, observation: Any = None, truncated: bool = False
@@ -188,7 +185,7 @@ class PolicyClient:
         """
         with self._lock:
             episode = self._open(episode_id)
-            if self._is_told:
+            if self._reports_episodes:
                 fields = {"episode": episode_id, "reward": episode.reward, "truncated": truncated}
                 if observation is not None:
                     obs = self._by_agent(self._to_message, "observation_space", observation)
@@ -217,8 +214,8 @@ class PolicyClient:
         self.close()
 
     @property
-    def _is_told(self) -> bool:
-        """Whether the server is told of the episodes."""
+    def _reports_episodes(self) -> bool:
+        """True if the server follows the episodes, to act in them or to learn from them."""
         return self.inference_mode == "remote" or self.welcome["training"]
 
     def _open(self, name: str) -> Episode:
@@ -234,17 +231,17 @@ class PolicyClient:
     def _act_here(self, name: str, observation: Any, mask: Any, reward: Any) -> Any:
         episode = self._episodes[name]
         request = {"obs": observation, "mask": mask, "reward": reward, "explore": episode.explore}
-        one_agent = len(self.welcome["agents"]) == 1
         actions, log_probs = self._local.act(name, request, self._fetch)
+        if len(self.welcome["agents"]) == 1:
+            (actions,), (log_probs,) = actions.values(), log_probs.values()
         episode.num_steps += 1
-        if self._is_told:
+        if self._reports_episodes:
             fields = self._fields(name, observation, mask, reward)
-            sent = {agent: self._to_message(action) for agent, action in actions.items()}
-            fields["action"] = next(iter(sent.values())) if one_agent else sent
-            fields["log_prob"] = next(iter(log_probs.values())) if one_agent else log_probs
+            fields["action"] = self._by_agent(self._to_message, "action_space", actions)
+            fields["log_prob"] = log_probs
             fields["weights_version"] = self._local.version_of(name)
             self._tell("log_action", fields)
-        return next(iter(actions.values())) if one_agent else actions
+        return actions
 
     def _update_if_due(self, explore: bool | None) -> None:
         if self._local is None:
@@ -255,17 +252,15 @@ class PolicyClient:
             self.update_policy_weights()
 
     def _fetch(self, policy: str, explore: bool | None, version: int) -> dict[str, Any]:
-        fields = {} if explore is None else {"explore": explore}
-        return self._request("get_weights", policy=policy, known=version, **fields)
+        fields = {"policy": policy, "known": version}
+        return self._request("get_weights", **fields, **_exploring(explore))
 
     def _fields(self, name: str, observation: Any, mask: Any, reward: Any) -> dict[str, Any]:
-        """What `get_action` and `log_action` have in common."""
+        """The fields of a message that `get_action` and `log_action` have in common."""
         obs = self._by_agent(self._to_message, "observation_space", observation)
         fields = {"episode": name, "obs": obs, "reward": reward}
         if mask is not None:
-            is_tree = isinstance(mask, dict)
-            listed = lambda flags: np.asarray(flags, bool).tolist()
-            fields["mask"] = {a: listed(m) for a, m in mask.items()} if is_tree else listed(mask)
+            fields["mask"] = _each(lambda flags: np.asarray(flags, bool).tolist(), mask)
         return fields
 
     def _to_message(self, value: Any, space: dict[str, Any] | None = None) -> Any:
@@ -363,13 +358,22 @@ class PolicyClient:
                 return message
 
 
-def _numbers(value: Any) -> Any:
-    return {a: float(v) for a, v in value.items()} if isinstance(value, dict) else float(value)
+def _exploring(explore: bool | None) -> dict[str, bool]:
+    """The field of a message that says whether actions are sampled; none: as the server does."""
+    return {} if explore is None else {"explore": explore}
+
+
+def _each(convert: Callable[[Any], Any], values: Any) -> Any:
+    """A value converted, or each value of a dict by agent."""
+    if isinstance(values, dict):
+        return {agent: convert(value) for agent, value in values.items()}
+    return convert(values)
 
 
 def _sum(total: Any, value: Any) -> Any:
     """The sum of two rewards, each a number or a dict by agent."""
     if not isinstance(value, dict):
         return total + value
-    total = total if isinstance(total, dict) else {}
+    if not isinstance(total, dict):
+        total = {}
     return {agent: total.get(agent, 0.0) + value.get(agent, 0.0) for agent in {**total, **value}}

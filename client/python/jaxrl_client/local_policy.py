@@ -3,7 +3,7 @@
 import base64
 import copy
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -42,7 +42,8 @@ class LocalPolicies:
         answer = fetch(policy, explore, version)
         npz = answer["npz"]
         if npz is not None:
-            npz = npz if isinstance(npz, bytes) else base64.b64decode(npz)
+            if not isinstance(npz, bytes):
+                npz = base64.b64decode(npz)
             # Which actions are drawn differs from client to client.
             file = NumpyPolicy(io.BytesIO(npz), seed=None)
             self._files[policy, explore] = answer["weights_version"], file
@@ -106,13 +107,15 @@ def log_prob(player: NumpyPolicy, action: Any) -> float | None:
     return float(total)
 
 
-def _leaves(action: Any) -> list[Any]:
+def _leaves(action: Any) -> Iterator[Any]:
     """The parts of an action, those of a dict by name."""
     if isinstance(action, dict):
-        return [leaf for name in sorted(action) for leaf in _leaves(action[name])]
-    if isinstance(action, tuple):
-        return [leaf for part in action for leaf in _leaves(part)]
-    return [action]
+        action = tuple(action[name] for name in sorted(action))
+    if not isinstance(action, tuple):
+        yield action
+        return
+    for part in action:
+        yield from _leaves(part)
 
 
 def _inputs(player: NumpyPolicy, obs: Any, mask: Any) -> dict[str, Any]:
@@ -127,13 +130,11 @@ def _inputs(player: NumpyPolicy, obs: Any, mask: Any) -> dict[str, Any]:
     return inputs
 
 
-def _parts(value: Any, space: dict[str, Any], path: str = "") -> list[tuple[str, Any]]:
+def _parts(value: Any, space: dict[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
     """(name, part) of each plain space of a value."""
     if space["space"] not in ("Dict", "Tuple"):
-        return [(path, value)]
+        yield path, value
+        return
     spaces = space["spaces"]
-    names = list(spaces) if isinstance(spaces, dict) else list(range(len(spaces)))
-    parts = []
-    for name in names:
-        parts += _parts(value[name], spaces[name], f"{path}_{name}" if path else str(name))
-    return parts
+    for name, part in spaces.items() if isinstance(spaces, dict) else enumerate(spaces):
+        yield from _parts(value[name], part, f"{path}_{name}" if path else str(name))

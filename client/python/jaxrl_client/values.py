@@ -12,10 +12,10 @@ def to_message(value: Any, space: dict[str, Any] | None, *, binary: bool) -> Any
     """
     kind = space and space["space"]
     if kind == "Dict" and isinstance(value, dict):
-        parts = space["spaces"]
-        return {
-            name: to_message(part, parts.get(name), binary=binary) for name, part in value.items()
-        }
+        message = {}
+        for name, part in value.items():
+            message[name] = to_message(part, space["spaces"].get(name), binary=binary)
+        return message
     if kind == "Tuple" and isinstance(value, (tuple, list)):
         parts = [*space["spaces"], *[None] * len(value)]
         return [to_message(part, parts[i], binary=binary) for i, part in enumerate(value)]
@@ -28,7 +28,7 @@ def to_message(value: Any, space: dict[str, Any] | None, *, binary: bool) -> Any
 
 
 def is_held(array: np.ndarray, dtype: np.dtype) -> bool:
-    """Whether a type holds all numbers of an array, but for the rounding of floats."""
+    """Returns whether a type holds all numbers of an array, but for the rounding of floats."""
     if not np.can_cast(array.dtype, dtype, "same_kind"):
         return False
     with np.errstate(over="ignore"):
