@@ -14,7 +14,7 @@ from typing import Any
 from jaxrl.algorithms.config import AlgorithmConfig
 from jaxrl.algorithms.task_settings import ONLY_TRAINING, for_opponent
 from jaxrl.core.errors import UsageError, brief
-from jaxrl.core.fields import without
+from jaxrl.core.fields import only, without
 from jaxrl.core.frozen import freeze
 from jaxrl.core.registry import ENVIRONMENT, announced_name, constructor_of
 from jaxrl.core.trust import Kind, Named, arguments_of, check_name, load, name_of, parse_name
@@ -28,11 +28,15 @@ CONFIGURATION = Kind(
     "a configuration such as PPOConfig",
     lambda found: isinstance(found, type) and issubclass(found, AlgorithmConfig),
 )
-NAMED_BY_RUNS: dict[str, Kind] = {  # {setting of a run: the kind of its entries}
-    field.name: field.metadata["kind"]
-    for field in dataclasses.fields(RunSettings)
-    if field.metadata["kind"] is not None
-}
+
+
+def _kinds(config: Any) -> dict[str, Kind]:
+    """{setting of a dataclass that may name code: the kind of what it names}."""
+    kinds = {field.name: field.metadata.get("kind") for field in dataclasses.fields(config)}
+    return {name: kind for name, kind in kinds.items() if kind is not None}
+
+
+NAMED_BY_RUNS = _kinds(RunSettings)
 
 
 def config_facts(config: Any, policies: Mapping[str, tuple[str, ...]]) -> dict[str, Any]:
@@ -46,23 +50,20 @@ def config_facts(config: Any, policies: Mapping[str, tuple[str, ...]]) -> dict[s
     values = config.to_dict()
     for settings in (values, *values.get("per_policy", {}).values()):
         for name in ("model", *ONLY_TRAINING):
-            if settings.get(name) is not None and not isinstance(settings[name], str):
-                settings[name] = name_of(settings[name]) or settings[name]
+            if name in settings:
+                settings[name] = _by_name(settings[name])
     if "callbacks" in values:
-        callbacks = values["callbacks"]
-        values["callbacks"] = [
-            entry if isinstance(entry, str) else name_of(entry) or entry for entry in callbacks
-        ]
+        values["callbacks"] = list(map(_by_name, values["callbacks"]))
     values |= _environment_by_name(values.get("env"))
     if callable(values.get("policies")):
         values["policies"] = {policy: list(agents) for policy, agents in policies.items()}
-    if callable(values.get("policies_to_train")):
-        values["policies_to_train"] = list(
-            policies_that_learn(values["policies_to_train"], policies)
-        )
+    learning = values.get("policies_to_train")
+    if callable(learning):
+        values["policies_to_train"] = list(policies_that_learn(learning, policies))
     flat = without(values, {"per_policy"})
     for policy, settings in values.get("per_policy", {}).items():
-        flat |= {f"per_policy.{policy}.{name}": value for name, value in settings.items()}
+        for name, value in settings.items():
+            flat[f"per_policy.{policy}.{name}"] = value
     objects = sorted(name for name, value in flat.items() if not _is_json(value))
     return {
         "config_class": f"{type(config).__module__}:{type(config).__qualname__}",
@@ -101,35 +102,33 @@ def read_config(
     values, objects = _checked_facts(facts)
     alone = to_play if isinstance(to_play, str) else None
     if to_play:
-        left_out = {*ONLY_TRAINING, *({"callbacks"} if alone else ())}
-        left_out |= {"callbacks"} & objects
+        left_out = set(ONLY_TRAINING)
+        if alone or "callbacks" in objects:
+            left_out.add("callbacks")
         pool = values.get("opponents")
         values = _without(values, left_out)
         if opponent is not None and pool is not None:
             values["opponents"], needs_code = for_opponent(pool, opponent)
-            objects -= set() if needs_code else {"opponents"}
+            if not needs_code:
+                objects.discard("opponents")
         refused = () if trust else untrusted_callbacks(facts)
         if "callbacks" in values and refused:
-            saved = values["callbacks"]
-            entries = saved if isinstance(saved, list) else [saved]
+            entries = _listed(values["callbacks"])
             values["callbacks"] = [entry for entry in entries if entry not in refused]
     if alone:
-        overrides = values.get("per_policy", {}).get(alone, {})
-        values["per_policy"] = {alone: {**overrides, **changes}} if overrides or changes else {}
+        overrides = {**values.get("per_policy", {}).get(alone, {}), **changes}
+        values["per_policy"] = {alone: overrides} if overrides else {}
     else:
         values |= changes
     if refused := _first_object(values, objects, changes, alone):
         again = "model" if refused == "model" and alone else "config"
         raise UsageError(
             f"the run's {refused} was an object, {brief(_saved_value(facts, refused))}, which no "
-            "file can hold: "
-            f"pass it again in Python, {call}(RUN, {again}=...)"
+            f"file can hold: pass it again in Python, {call}(RUN, {again}=...)"
         )
     config_class = read_class(facts.get("config_class"), call, trust=trust)
-    others = {*changes, "env"} if alone else set(changes)
-    check_names(
-        config_class, _without(values, others) if alone else without(values, others), trust=trust
-    )
+    saved = _without(values, {*changes, "env"}) if alone else without(values, changes)
+    check_names(config_class, saved, trust=trust)
     return config_class.from_dict(values)
 
 
@@ -157,16 +156,14 @@ def check_names(config_class: type, settings: Mapping[str, Any], *, trust: bool)
     Args:
         settings: by name; `pol1.model` is a policy's, as in sweeps.
     """
-    kinds = {field.name: field.metadata.get("kind") for field in dataclasses.fields(config_class)}
+    kinds = _kinds(config_class)
     for path, text in _texts(freeze(settings)):
         kind = kinds.get(path.rpartition(".")[2])
-        if kind is not None:
-            check_name(kind, text, f"the run's {path}", trust=trust)
-        if (
-            kind is ENVIRONMENT
-            and not kind.announces(text)
-            and (named := parse_name(text)) is not None
-        ):
+        if kind is None:
+            continue
+        check_name(kind, text, f"the run's {path}", trust=trust)
+        named = parse_name(text)
+        if kind is ENVIRONMENT and not kind.announces(text) and named is not None:
             _load_class(named)
 
 
@@ -202,7 +199,7 @@ def import_named(config: Any, names: Collection[str]) -> None:
     Raises:
         UsageError: there is no such thing, or it is of another kind.
     """
-    kinds = {field.name: field.metadata.get("kind") for field in dataclasses.fields(config)}
+    kinds = _kinds(config)
     for path, text in _texts(freeze(without(config.to_dict(), names))):
         kind = kinds.get(path.rpartition(".")[2])
         if kind is ENVIRONMENT:
@@ -219,9 +216,10 @@ def names_module(value: Any) -> bool:
 def untrusted_callbacks(facts: dict[str, Any]) -> tuple[Any, ...]:
     """The callbacks of a run that are imported with `trust` alone; playing leaves them out."""
     values, objects = _checked_facts(facts)
-    entries = values.get("callbacks", ()) if "callbacks" not in objects else ()
+    if "callbacks" in objects:
+        return ()
     refused = []
-    for entry in entries if isinstance(entries, list) else [entries]:
+    for entry in _listed(values.get("callbacks", [])):
         try:
             for text in _strings(freeze(entry)):
                 check_name(CALLBACKS, text, "", trust=False)
@@ -279,8 +277,7 @@ def asks_for_trust(
     facts: dict[str, Any], *, to_play: bool, folder: str | Path | None = None
 ) -> bool:
     """Returns whether playing the run of these facts in `folder`, or resuming it, needs `trust`."""
-    values, _ = _checked_facts(facts)
-    values = _without(values, {*ONLY_TRAINING, "callbacks"}) if to_play else values
+    values, _ = _checked_facts(facts, to_play=to_play)
     try:
         if not to_play:
             check_output(facts, folder, trust=False)
@@ -293,8 +290,7 @@ def asks_for_trust(
 
 def saved_object(facts: dict[str, Any], *, to_play: bool) -> str | None:
     """The first setting that was an object, which playing and resuming need; or None."""
-    values, objects = _checked_facts(facts)
-    values = _without(values, {*ONLY_TRAINING, "callbacks"}) if to_play else values
+    values, objects = _checked_facts(facts, to_play=to_play)
     parts = [] if to_play else object_parts(facts)
     return _first_object(values, objects, {}, None) or next(iter(parts), None)
 
@@ -307,9 +303,13 @@ def object_parts(facts: Mapping[str, Any]) -> list[str]:
 def _saved_parts(facts: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """(setting, entry) of each logger and hook of a run, as its file names them."""
     for name in NAMED_BY_RUNS:
-        entries = facts.get("run_settings", {}).get(name, ())
-        for entry in entries if isinstance(entries, list | tuple) else [entries]:
+        for entry in _listed(facts.get("run_settings", {}).get(name, [])):
             yield name, entry
+
+
+def _listed(value: Any) -> list[Any]:
+    """The entries of a setting that is a list, or that may be one entry alone."""
+    return list(value) if isinstance(value, list | tuple) else [value]
 
 
 def saved_numbers(facts: dict[str, Any], config: Any) -> Any:
@@ -319,16 +319,13 @@ def saved_numbers(facts: dict[str, Any], config: Any) -> Any:
     `config`.
     """
     values, _ = _checked_facts(facts)
-    kinds = {
-        field.name for field in dataclasses.fields(config) if field.metadata.get("kind") is not None
-    }
-    present = config.to_dict()
-    common = {name: present[name] for name in (*kinds, "env_args")}
-    by_policy = values.get("per_policy", {})
-    by_policy = {policy: _without(settings, kinds) for policy, settings in by_policy.items()}
+    kinds, present = _kinds(config), config.to_dict()
+    common = only(present, {*kinds, "env_args"})
+    by_policy = {}
+    for policy, settings in values.get("per_policy", {}).items():
+        by_policy[policy] = without(settings, kinds)
     for policy, settings in present.get("per_policy", {}).items():
-        named = {name: settings[name] for name in kinds & set(settings)}
-        by_policy.setdefault(policy, {}).update(named)
+        by_policy.setdefault(policy, {}).update(only(settings, kinds))
     by_policy = {policy: settings for policy, settings in by_policy.items() if settings}
     try:
         return type(config).from_dict({**values, **common, "per_policy": by_policy})
@@ -342,6 +339,13 @@ def described(value: Any) -> str:
     return f"{getattr(value, '__module__', type(value).__module__)}:{name}"
 
 
+def _by_name(value: Any) -> Any:
+    """The name of a class or an object if another process can import it, else the value."""
+    if value is None or isinstance(value, str):
+        return value
+    return name_of(value) or value
+
+
 def _environment_by_name(env: Any) -> dict[str, Any]:
     """Settings that make an equal environment, if an object can be made by class and arguments."""
     if not ENVIRONMENT.fits(type(env)):
@@ -351,45 +355,44 @@ def _environment_by_name(env: Any) -> dict[str, Any]:
     if path is None or arguments is None:
         return {}
     try:
-        if type(env)(
-            **dict(freeze(json.loads(json.dumps(arguments))))
-        ) != env and dataclasses.is_dataclass(env):
+        again = type(env)(**dict(freeze(json.loads(json.dumps(arguments)))))
+        if again != env and dataclasses.is_dataclass(env):
             return {}
     except Exception:  # the class's own code, or arguments that JSON has no form for
         return {}
     return {"env": announced_name(path), "env_args": arguments}
 
 
-def _checked_facts(facts: dict[str, Any]) -> tuple[dict[str, Any], set[str]]:
-    """(a copy of the settings, the names of those that were objects), once their form is right."""
+def _checked_facts(
+    facts: dict[str, Any], *, to_play: bool = False
+) -> tuple[dict[str, Any], set[str]]:
+    """(a copy of the settings, the names of those that were objects), once their form is right.
+
+    Args:
+        to_play: leave out what no game needs: callbacks, and what only training needs.
+    """
     values, objects = facts.get("config"), facts.get("objects")
     by_policy = values.get("per_policy", {}) if isinstance(values, dict) else None
-    sound = isinstance(by_policy, dict) and all(
-        isinstance(overrides, dict) for overrides in by_policy.values()
-    )
-    if (
-        not sound
-        or not isinstance(objects, list)
-        or not all(isinstance(name, str) for name in objects)
-    ):
+    is_sound = isinstance(by_policy, dict) and isinstance(objects, list)
+    is_sound = is_sound and all(isinstance(overrides, dict) for overrides in by_policy.values())
+    if not is_sound or not all(isinstance(name, str) for name in objects):
         raise UsageError("the run's file is damaged: its configuration is not one that jaxrl wrote")
     owners = {name.removeprefix("per_policy.").rpartition(".")[0] for name in objects}
     if unknown := owners - {"", *by_policy}:
         raise UsageError(
-            f"the run's file is damaged: its objects are of {sorted(unknown)}, which per_policy "
-            "lacks"
+            f"the run's file is damaged: per_policy lacks {sorted(unknown)}, which its objects name"
         )
-    return {**values, **({"per_policy": dict(by_policy)} if by_policy else {})}, set(objects)
+    return _without(values, {*ONLY_TRAINING, "callbacks"} if to_play else set()), set(objects)
 
 
 def _without(values: Mapping[str, Any], names: set[str]) -> dict[str, Any]:
     """The settings but these, of policies as well."""
     remaining = without(values, names)
-    if remaining.get("per_policy"):
-        remaining["per_policy"] = {
-            policy: _without(overrides, names)
-            for policy, overrides in remaining["per_policy"].items()
-        }
+    by_policy = {}
+    for policy, overrides in remaining.get("per_policy", {}).items():
+        by_policy[policy] = _without(overrides, names)
+    if by_policy:
+        remaining["per_policy"] = by_policy
     return remaining
 
 
@@ -397,12 +400,12 @@ def _first_object(
     values: Mapping[str, Any], objects: set[str], changes: Mapping[str, Any], alone: str | None
 ) -> str | None:
     """The first needed setting that was an object; with `alone`, of the policy that plays."""
+    by_policy = {"": values, **values.get("per_policy", {})}
     for path in sorted(objects):
         policy, _, name = path.removeprefix("per_policy.").rpartition(".")
         if (alone and name == "env") or (name in changes and (alone or not policy)):
             continue
-        there = values.get("per_policy", {}).get(policy, {}) if policy else values
-        if name in there:
+        if name in by_policy.get(policy, {}):
             return name
     return None
 
@@ -416,24 +419,23 @@ def _saved_value(facts: dict[str, Any], name: str) -> Any:
 
 def _texts(settings: Any, within: str = "") -> Iterator[tuple[str, str]]:
     """(path, text) of every text in frozen settings, however deep it stands."""
-    for pair in settings:
-        if not (isinstance(pair, tuple) and len(pair) == 2 and isinstance(pair[0], str)):
-            raise UsageError(
-                f"the run's file is damaged: {within or 'its settings'} are no settings by name"
-            )
-        name, value = pair
+    for name, value in _named(settings, within or "its settings"):
         path = f"{within}{name}"
         if not within and path.partition(".")[0] == "env_args":
             continue  # the environment's own to read, which is checked itself
         if name == "per_policy" and not within:
-            for policy_pair in value:
-                if not (isinstance(policy_pair, tuple) and len(policy_pair) == 2):
-                    raise UsageError(
-                        "the run's file is damaged: per_policy holds no settings by policy"
-                    )
-                yield from _texts(policy_pair[1], f"{policy_pair[0]}.")
+            for policy, overrides in _named(value, name):
+                yield from _texts(overrides, f"{policy}.")
             continue
         yield from ((path, text) for text in _strings(value))
+
+
+def _named(settings: Any, what: str) -> Iterator[tuple[str, Any]]:
+    """(name, value) of frozen settings."""
+    for pair in settings:
+        if not (isinstance(pair, tuple) and len(pair) == 2 and isinstance(pair[0], str)):
+            raise UsageError(f"the run's file is damaged: {what} are no settings by name")
+        yield pair
 
 
 def _strings(value: Any) -> Iterator[str]:
