@@ -4,70 +4,48 @@ Arguments are those of the library's own class; `backend` is one of four kinds o
 own environments of Brax come in as objects or classes.
 """
 
-import functools
-import inspect
 from collections.abc import Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from jaxrl.adapters.wrapping import (
-    TRUNCATES,
-    Maker,
-    PhysicsEnvironment,
-    constructors,
-    imported,
-    made_by,
-    name_of,
-    without_training,
-)
+from jaxrl.adapters import wrapping
 from jaxrl.adapters.wrapping_bodies import WithBodies
 from jaxrl.core.types import PyTree
 
-with imported("brax", "brax"):
+with wrapping.imported("brax", "brax"):
     from brax import envs
 
 BACKENDS = ("generalized", "mjx", "positional", "spring")
 TIME_LIMIT = 1000  # steps, of Brax's own training
 
 
-@constructors("brax", lambda: envs._envs)
-def constructor(name: str) -> Maker:
+@wrapping.constructors("brax", lambda: envs._envs)
+def constructor(name: str) -> wrapping.Maker:
     """The constructor of Brax's environment `name`."""
-    arguments = inspect.signature(envs._envs[name]).parameters
-    defaults = {
-        argument: arguments[argument].default for argument in arguments if argument != "kwargs"
-    }
+    defaults = wrapping.defaults_of(envs._envs[name])
     if "backend" in defaults:
         defaults["n_frames"] = None  # which the class hands on
-    return Maker(functools.partial(_named, name), defaults, {"backend": BACKENDS})
+    return wrapping.Maker(_named, defaults, {"backend": BACKENDS})
 
 
-def _named(name: str, time_limit: str = TRUNCATES, **args: Any) -> "Brax":
-    env = envs.get_environment(name, **args)
-    return Brax(env, f"brax:{name}", args, time_limit=time_limit)
+def _named(name: str, **args: Any) -> "Brax":
+    return Brax(envs.get_environment(name, **args), f"brax:{name}", args, TIME_LIMIT)
 
 
 def adapt(name: str | None, make: Any, env: Any) -> "Brax":
     """A user's environment of Brax, `env`, which `make` is or has made."""
-    name = name_of(name, env.unwrapped)
-    env, limit = without_training(env, TIME_LIMIT)
-    return Brax(env, name, made_by(make), limit)
+    name = wrapping.name_of(name, env.unwrapped)
+    env, limit = wrapping.without_training(env, TIME_LIMIT)
+    return Brax(env, name, wrapping.made_by(make), limit)
 
 
-class Brax(WithBodies, PhysicsEnvironment):
+class Brax(WithBodies, wrapping.PhysicsEnvironment):
     """An environment of Brax. Its state is the library's `State`."""
 
-    def __init__(
-        self,
-        env: Any,
-        name: str,
-        args: Mapping[str, Any],
-        limit: int = TIME_LIMIT,
-        time_limit: str = TRUNCATES,
-    ):
-        super().__init__(env, name, args, limit, time_limit)
+    def __init__(self, env: Any, name: str, args: Mapping[str, Any], limit: int):
+        super().__init__(env, name, args, limit)
         system = getattr(env.unwrapped, "sys", None)
         if getattr(system, "mj_model", None) is not None:  # what counts steps for tests has none
             self.draw_by(system.mj_model)

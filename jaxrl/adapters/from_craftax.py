@@ -3,7 +3,6 @@
 `make("craftax:Craftax-Classic-Symbolic-v1")` makes one; arguments are the fields of its parameters.
 """
 
-import functools
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import Any
@@ -11,60 +10,50 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxrl.adapters.wrapping import (
-    NO_LIMIT,
-    TRUNCATES,
-    Maker,
-    WrappedEnvironment,
-    constructors,
-    imported,
-    made_by,
-)
+from jaxrl.adapters import wrapping
 from jaxrl.core.fields import field_values
 from jaxrl.core.spaces import Box, Discrete, Space
 from jaxrl.core.types import PyTree
 
-with imported("craftax", "craftax"):
+with wrapping.imported("craftax", "craftax"):
     from craftax.craftax_env import make_craftax_env_from_name
 
-NAMES = tuple(
-    f"Craftax-{game}{observation}-v1"
-    for game in ("", "Classic-")
-    for observation in ("Symbolic", "Pixels")
+NAMES = (
+    *("Craftax-Symbolic-v1", "Craftax-Pixels-v1"),
+    *("Craftax-Classic-Symbolic-v1", "Craftax-Classic-Pixels-v1"),
 )
 
 
-@constructors("craftax", lambda: NAMES)
-def constructor(name: str) -> Maker:
+@wrapping.constructors("craftax", lambda: NAMES)
+def constructor(name: str) -> wrapping.Maker:
     """The constructor of Craftax's environment `name`."""
     params = make_craftax_env_from_name(name, auto_reset=False).default_params
     defaults = field_values(params)
     del defaults["fractal_noise_angles"]  # tuples of angles
-    return Maker(functools.partial(_named, name), defaults)
+    return wrapping.Maker(_named, defaults)
 
 
-def _named(name: str, time_limit: str = TRUNCATES, **args: Any) -> "Craftax":
+def _named(name: str, **args: Any) -> "Craftax":
     env = make_craftax_env_from_name(name, auto_reset=False)
     params = env.default_params.replace(**args)
-    return Craftax(env, params, f"craftax:{name}", args, time_limit)
+    return Craftax(env, params, f"craftax:{name}", args)
 
 
 def adapt(name: str | None, make: Any, env: Any) -> "Craftax":
     """A user's environment of Craftax, `env`, which `make` is or has made."""
-    return Craftax(env, env.default_params, name or type(env).__name__, made_by(make), TRUNCATES)
+    args = wrapping.made_by(make)
+    return Craftax(env, env.default_params, name or type(env).__name__, args)
 
 
-class Craftax(WrappedEnvironment):
+class Craftax(wrapping.WrappedEnvironment):
     """A game of Craftax. Its state is the library's `EnvState`.
 
     An episode's metrics are its achievements, 1 where it has one.
     """
 
-    def __init__(
-        self, env: Any, params: PyTree, name: str, args: Mapping[str, Any], time_limit: str
-    ):
-        super().__init__(name, args, params.max_timesteps, time_limit)
-        params = params.replace(max_timesteps=NO_LIMIT)  # the clock is ours
+    def __init__(self, env: Any, params: PyTree, name: str, args: Mapping[str, Any]):
+        super().__init__(name, args, params.max_timesteps)
+        params = params.replace(max_timesteps=wrapping.NO_LIMIT)  # the clock is ours
         self._env, self._params = env, params
         bases = [base.__module__ for base in type(env).__mro__]
         self._classic = any(".craftax_classic" in module for module in bases)
@@ -102,10 +91,7 @@ class Craftax(WrappedEnvironment):
 
     @cached_property
     def _achievements(self) -> dict[str, int]:
-        return {
-            achievement.name.lower(): achievement.value
-            for achievement in self._constants.Achievement
-        }
+        return {entry.name.lower(): entry.value for entry in self._constants.Achievement}
 
     @cached_property
     def _picture_of(self) -> Callable[[PyTree], jax.Array]:

@@ -4,7 +4,6 @@
 stepped in C++ by the threads of one pool, which XLA calls within the compiled program.
 """
 
-import functools
 import sys
 import warnings
 from collections.abc import Callable
@@ -16,14 +15,14 @@ import numpy as np
 from flax import struct
 from jax.experimental import io_callback
 
-from jaxrl.adapters.wrapping import TERMINATES, TRUNCATES, Maker, constructors, imported
+from jaxrl.adapters import wrapping
 from jaxrl.core.batched_env import BatchedEnvironment
 from jaxrl.core.errors import UsageError, reason_of
 from jaxrl.core.fields import without
 from jaxrl.core.spaces import Box, Dict, Discrete, Space
 from jaxrl.core.types import PyTree
 
-with imported("envpool", "envpool"):
+with wrapping.imported("envpool", "envpool"):
     import envpool
 
 # Arguments of EnvPool's `make` that training sets, or that change nothing.
@@ -42,12 +41,11 @@ STALE = (
 )
 
 
-@constructors("envpool", lambda: envpool.list_all_envs())
-def constructor(name: str) -> Maker:
+@wrapping.constructors("envpool", lambda: envpool.list_all_envs())
+def constructor(name: str) -> wrapping.Maker:
     """The constructor of EnvPool's environment `name`."""
     config = _made(name, envpool.make_spec, name).config._asdict()
-    arguments = without(config, NOT_ARGUMENTS)
-    return Maker(functools.partial(EnvPool, name), arguments)
+    return wrapping.Maker(EnvPool, without(config, NOT_ARGUMENTS))
 
 
 class NoParams(struct.PyTreeNode):
@@ -72,24 +70,17 @@ class EnvPool(BatchedEnvironment):
     Args:
         task: EnvPool's name.
         seed: of the pools: copy i draws by seed + i.
-        time_limit: "truncates", or "terminates".
         direct: whether XLA calls the pool where it can, on a CPU; else Python does for it.
         **args: of `envpool.make`.
+
+    Attributes:
+        time_limit: "truncates", or "terminates"; set before the first step.
     """
 
-    state_outside = True
+    state_outside, time_limit = True, wrapping.TRUNCATES
 
-    def __init__(
-        self,
-        task: str,
-        *,
-        seed: int = 0,
-        time_limit: str = TRUNCATES,
-        direct: bool = True,
-        **args: Any,
-    ):
+    def __init__(self, task: str, *, seed: int = 0, direct: bool = True, **args: Any):
         self._task, self._seed, self._args = task, seed, args
-        self._time_limit = time_limit
         self._spec = _made(task, envpool.make_spec, task, **args)
         self._parts = _observed(self.name, self._spec)
         self._action_space = _action_space(self.name, self._spec)
@@ -107,8 +98,9 @@ class EnvPool(BatchedEnvironment):
     def separate(self, number: int) -> "EnvPool":
         """The same task in pools of its own. Copies have seeds in a row, so these are far apart."""
         seed = int(np.random.SeedSequence((self._seed, number)).generate_state(1)[0]) >> 2
-        settings = {"time_limit": self._time_limit, "direct": self._direct}
-        return EnvPool(self._task, seed=seed, **settings, **self._args)
+        env = EnvPool(self._task, seed=seed, direct=self._direct, **self._args)
+        env.time_limit = self.time_limit
+        return env
 
     def observation_space(self, params: PyTree = None) -> Space:
         spaces = {name: part.space for name, part in self._parts.items()}
@@ -128,13 +120,14 @@ class EnvPool(BatchedEnvironment):
     def step_batch(self, keys, state, action, params):
         pool = self._pool(len(keys))
         ways = {"default": pool.step_by_callback}
-        ways |= {"cpu": pool.step_directly} if self._direct else {}
+        if self._direct:
+            ways["cpu"] = pool.step_directly
 
         def step(number, action):
             return jax.lax.platform_dependent(number, action, **ways)
 
         number, obs, reward, done, truncated = _refusing_vmap(step)(state.number, action)
-        ended = done if self._time_limit == TERMINATES else done & ~truncated
+        ended = done if self.time_limit == wrapping.TERMINATES else done & ~truncated
         return self._converted(obs), Ticket(number, truncated), reward, ended, {}
 
     def restart_batch(self, keys, ended, reached, params):
@@ -161,10 +154,9 @@ class EnvPool(BatchedEnvironment):
 
     def _converted(self, obs: tuple[jax.Array, ...]) -> PyTree:
         """Observations as their spaces have them."""
-        parts = {
-            name: part.convert(values)
-            for (name, part), values in zip(self._parts.items(), obs, strict=True)
-        }
+        parts = {}
+        for (name, part), values in zip(self._parts.items(), obs, strict=True):
+            parts[name] = part.convert(values)
         return parts.get("", parts)
 
 
@@ -175,7 +167,8 @@ class Part(NamedTuple):
     channels_first: bool
 
     def convert(self, values: jax.Array) -> jax.Array:
-        values = jnp.moveaxis(values, 1, -1) if self.channels_first else values
+        if self.channels_first:
+            values = jnp.moveaxis(values, 1, -1)
         return values.astype(self.space.dtype)
 
 
@@ -251,10 +244,9 @@ class Pool:
     def _call(self, name: str, number: jax.Array, *arguments: Any) -> tuple[jax.Array, ...]:
         """A call by XLA. EnvPool leaves its first array as it is, which orders the calls."""
         call = self._calls[name]
-        typed = [
-            jnp.asarray(value, dtype)
-            for value, (dtype, _) in zip(arguments, call.takes, strict=True)
-        ]
+        typed = []
+        for value, (dtype, _) in zip(arguments, call.takes, strict=True):
+            typed.append(jnp.asarray(value, dtype))
         gives = [jax.ShapeDtypeStruct(tuple(shape), dtype) for dtype, shape in call.gives]
         function = jax.ffi.ffi_call(
             call.target,
@@ -313,12 +305,12 @@ def _observed(name: str, spec: Any) -> dict[str, Part]:
         raise UsageError(
             f"environment {name} has several players; EnvPool's tasks of one are known"
         )
-    arrays = {
-        key.removeprefix("obs").removeprefix(":"): array
-        for key, array in spec.state_array_spec.items()
-        if key.startswith("obs")
-    }
-    return {key: _part(name, key, array) for key, array in arrays.items()}
+    parts = {}
+    for key, array in spec.state_array_spec.items():
+        if key.startswith("obs"):
+            part = key.removeprefix("obs").removeprefix(":")
+            parts[part] = _part(name, part, array)
+    return parts
 
 
 def _part(name: str, key: str, array: Any) -> Part:
@@ -326,7 +318,7 @@ def _part(name: str, key: str, array: Any) -> Part:
     if array.is_discrete or (shape == () and np.issubdtype(array.dtype, np.integer)):
         return Part(_integer(array), channels_first=False)
     dtype = np.dtype(np.uint8) if array.dtype == bool else _type_of(array.dtype).dtype
-    low, high = (np.broadcast_to(bound, shape) for bound in (array.minimum, array.maximum))
+    low, high = _bounds(array, shape)
     image = array.dtype == np.uint8 and len(shape) == 3 and shape[0] < shape[2]
     if image:
         shape, low, high = (*shape[1:], shape[0]), np.moveaxis(low, 0, -1), np.moveaxis(high, 0, -1)
@@ -340,14 +332,17 @@ def _action_space(name: str, spec: Any) -> Space:
         raise UsageError(f"environment {name}: actions of {len(keys)} parts are not supported")
     array = arrays[keys[0]]
     shape = _shape(name, "action", array)
-    low, high = (np.broadcast_to(bound, shape) for bound in (array.minimum, array.maximum))
     if np.issubdtype(array.dtype, np.floating):
-        return Box(low, high, shape)
+        return Box(*_bounds(array, shape), shape)
     if shape != ():
         raise UsageError(
             f"environment {name}: integer actions of shape {shape} are not supported; allowed: one"
         )
     return _integer(array)
+
+
+def _bounds(array: Any, shape: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
+    return np.broadcast_to(array.minimum, shape), np.broadcast_to(array.maximum, shape)
 
 
 def _integer(array: Any) -> Discrete:
@@ -358,7 +353,8 @@ def _integer(array: Any) -> Discrete:
 def _shape(name: str, what: str, array: Any) -> tuple[int, ...]:
     """The shape of a space's arrays, without the axis of players, whose size is one."""
     shape = tuple(array.shape)
-    shape = shape[1:] if shape[:1] == (-1,) else shape
+    if shape[:1] == (-1,):
+        shape = shape[1:]
     if -1 in shape or array.dtype == object:
         raise UsageError(f"environment {name}: {what} changes its shape, which JAX does not allow")
     return shape

@@ -7,7 +7,6 @@ and gymnasium.
 
 import copy
 import functools
-import inspect
 from collections.abc import Hashable
 from functools import cached_property
 from typing import Any
@@ -17,24 +16,16 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from jaxrl.adapters.wrapping import (
-    Maker,
-    constructors,
-    identity_of,
-    imported,
-    name_of,
-    steps_alike,
-    typed_as_before,
-    unwrapped,
-    without_limit,
-)
+from jaxrl.adapters import wrapping
 from jaxrl.core.env import Environment
 from jaxrl.core.errors import UsageError
+from jaxrl.core.fields import only
 from jaxrl.core.frozen import freeze
 from jaxrl.core.spaces import Box, Dict, Discrete, MultiDiscrete, Space, Tuple
 from jaxrl.core.types import PyTree
 
-with imported("gymnax", "gymnax", "gymnax; docs/install.md has the versions of JAX that it needs"):
+INSTALL = "gymnax; docs/install.md has the versions of JAX that it needs"
+with wrapping.imported("gymnax", "gymnax", INSTALL):
     import gymnax
     from gymnax.environments import environment
 
@@ -42,14 +33,11 @@ HARMLESS_WRAPPERS = ("GymnaxWrapper", "LogWrapper", "FlattenObservationWrapper")
 KINDS = ("Discrete", "MultiDiscrete", "Box", "Dict", "Tuple")  # of spaces
 
 
-@constructors("gymnax", lambda: gymnax.registered_envs)
-def constructor(name: str) -> Maker:
+@wrapping.constructors("gymnax", lambda: gymnax.registered_envs)
+def constructor(name: str) -> wrapping.Maker:
     """The constructor of gymnax's environment `name`, with the arguments of gymnax's own class."""
-    parameters = inspect.signature(type(gymnax.make(name)[0])).parameters.values()
-    named = (parameter for parameter in parameters if not parameter.kind.name.startswith("VAR_"))
-    return Maker(
-        functools.partial(_named, name), {parameter.name: parameter.default for parameter in named}
-    )
+    defaults = wrapping.defaults_of(type(gymnax.make(name)[0]))
+    return wrapping.Maker(_named, defaults, has_time_limit=False)
 
 
 def _named(name: str, **args: Any) -> "GymnaxEnvironment":
@@ -59,12 +47,12 @@ def _named(name: str, **args: Any) -> "GymnaxEnvironment":
 
 def adapt(name: str | None, make: Any, env: Any) -> Any:
     """A user's environment of gymnax's contract, `env`, which `make` is or has made."""
-    env = unwrapped(env, "step_env", HARMLESS_WRAPPERS)
+    env = wrapping.unwrapped(env, "step_env", HARMLESS_WRAPPERS)
     if isinstance(env.observation_space(env.default_params), Space):
         return env  # written for jaxrl, on gymnax's base class
     is_gymnaxs = type(env).__module__.startswith("gymnax.environments.")
     kind = GymnaxEnvironment if is_gymnaxs else UsersEnvironment
-    return kind(env, name_of(name, env), identity_of(make))
+    return kind(env, wrapping.name_of(name, env), wrapping.identity_of(make))
 
 
 class GymnaxEnvironment(Environment):
@@ -108,7 +96,7 @@ class GymnaxEnvironment(Environment):
 
     def step_env(self, key, state, action, params):
         obs, after, reward, terminated, _ = self.env.step_env(key, state, action, params)
-        after = typed_as_before(state, after)
+        after = wrapping.typed_as_before(state, after)
         return self._typed(obs, params), after, jnp.float32(reward), jnp.bool_(terminated), {}
 
     def is_truncated(self, state, params) -> jax.Array:
@@ -150,14 +138,13 @@ class UsersEnvironment(GymnaxEnvironment):
     def step_env(self, key, state, action, params):
         arguments = key, state.inner, action
         obs, inner, reward, done, info = self.env.step_env(*arguments, params)
-        inner = typed_as_before(state.inner, inner)
+        inner = wrapping.typed_as_before(state.inner, inner)
         clock, done = self._clock(inner, params), _only(done, bool)
         terminated = done
         for env, others in self._unlimited(params):
             terminated = terminated & _only(env.step_env(*arguments, others)[3], bool)
-        metrics = {"metrics": info["metrics"]} if "metrics" in info else {}
-        state = Ended(inner, (done | clock) & ~terminated)
-        return self._typed(obs, params), state, _only(reward, jnp.float32), terminated, metrics
+        state, reward = Ended(inner, (done | clock) & ~terminated), _only(reward, jnp.float32)
+        return self._typed(obs, params), state, reward, terminated, only(info, {"metrics"})
 
     def is_truncated(self, state, params) -> jax.Array:
         return state.truncated
@@ -169,27 +156,29 @@ class UsersEnvironment(GymnaxEnvironment):
             return jnp.array(False)
         is_gymnaxs = getattr(clock, "__module__", "").startswith("gymnax.")
         has_all = hasattr(inner, "time") and hasattr(params, "max_steps_in_episode")
-        return _only(clock(inner, params), bool) if has_all or not is_gymnaxs else jnp.array(False)
+        if is_gymnaxs and not has_all:
+            return jnp.array(False)
+        return _only(clock(inner, params), bool)
 
     def _unlimited(self, params: PyTree) -> list[tuple[Any, PyTree]]:
         """(environment, parameters) without a time limit, of those that hold one."""
         found = []
         if self._has_limit["params"]:
-            found.append((self.env, without_limit(params)))
+            found.append((self.env, wrapping.without_limit(params)))
         if self._has_limit["env"]:
-            found.append((without_limit(self.env), params))
+            found.append((wrapping.without_limit(self.env), params))
         return found
 
     @cached_property
     def _has_limit(self) -> dict[str, bool]:
         """Flags of the parameters and the object: whether a step works without their limit."""
         params = self.env.default_params
-        as_it_is, others = (self.env, params), {}
-        others["params"] = self.env, without_limit(params)
-        others["env"] = without_limit(self.env), params
+        works = lambda *pair: (
+            None not in pair and wrapping.steps_alike(self._first_step, (self.env, params), pair)
+        )
         return {
-            holder: None not in pair and steps_alike(self._first_step, as_it_is, pair)
-            for holder, pair in others.items()
+            "params": works(self.env, wrapping.without_limit(params)),
+            "env": works(wrapping.without_limit(self.env), params),
         }
 
     def _first_step(self, pair: tuple[Any, PyTree], key: jax.Array) -> tuple:

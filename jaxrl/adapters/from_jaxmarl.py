@@ -6,7 +6,6 @@ by the rules terminate and those by the clock truncate.
 
 import contextlib
 import copy
-import functools
 import inspect
 import itertools
 import sys
@@ -19,22 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from jaxrl.adapters.wrapping import (
-    NO_LIMIT,
-    TRUNCATES,
-    Maker,
-    WrappedMultiAgent,
-    all_ended,
-    constructors,
-    imported,
-    made_by,
-    name_of,
-    pixels_of,
-    raw_key,
-    steps_alike,
-    unwrapped,
-    without_limit,
-)
+from jaxrl.adapters import wrapping
 from jaxrl.core.errors import UsageError
 from jaxrl.core.fields import without
 from jaxrl.core.spaces import Box, Discrete, MultiDiscrete, Space, box_of, space_of
@@ -42,7 +26,7 @@ from jaxrl.core.types import ALL, DEFAULT_POLICY, AgentId, PyTree
 
 # The import replaces both streams, which would silence a notebook: they are put back.
 with (
-    imported("jaxmarl", "jaxmarl"),
+    wrapping.imported("jaxmarl", "jaxmarl"),
     contextlib.redirect_stdout(sys.stdout),
     contextlib.redirect_stderr(sys.stderr),
 ):
@@ -146,7 +130,7 @@ def _draw_rooms(adapter: "JaxMARL", state: PyTree) -> jax.Array:
     def draw(state):
         figure = Figure(figsize=(4, 4))
         adapter._env.init_render(figure.subplots(), state, lidar=False)
-        return pixels_of(figure)
+        return wrapping.pixels_of(figure)
 
     return adapter.picture(draw, state)
 
@@ -204,8 +188,8 @@ GREY, YELLOW = (190, 190, 190), (255, 200, 0)
 SHAPED = "shaped_reward"  # an entry of Overcooked's info, and our argument: its weight
 
 
-@constructors("jaxmarl", lambda: registered_envs)
-def constructor(name: str) -> Maker:
+@wrapping.constructors("jaxmarl", lambda: registered_envs)
+def constructor(name: str) -> wrapping.Maker:
     """The constructor of JaxMARL's environment `name`, with the arguments of its class."""
     family = _family(name)
     if family is None:
@@ -215,31 +199,33 @@ def constructor(name: str) -> Maker:
     arguments = without(arguments, family.refused)
     if name.startswith("overcooked"):
         arguments[SHAPED] = 0.0
-    return Maker(functools.partial(_named, name, family), arguments, dict([family.named]))
+    return wrapping.Maker(_named, arguments, dict([family.named]))
 
 
-def _named(name: str, family: Family, time_limit: str = TRUNCATES, **args: Any) -> "JaxMARL":
-    class_args = without(args, {SHAPED})
+def _named(name: str, **args: Any) -> "JaxMARL":
+    family, class_args = _family(name), without(args, {SHAPED})
     argument, values = family.named
     if argument in class_args:
         class_args[argument] = values[class_args[argument]]
     env = jaxmarl.make(name, **class_args)
-    kind = JaxMARL if family.acting is None else JaxMARLInTurns
-    return kind(env, f"jaxmarl:{name}", args, family, time_limit)
+    return _kind_of(family)(env, f"jaxmarl:{name}", args, family)
+
+
+def _kind_of(family: Family) -> type["JaxMARL"]:
+    return JaxMARL if family.acting is None else JaxMARLInTurns
 
 
 def adapt(name: str | None, make: Any, env: Any) -> "JaxMARL":
     """A user's environment of JaxMARL, `env`, which `make` is or has made."""
-    env = unwrapped(env, "step_env", HARMLESS_WRAPPERS)
-    name, family = name_of(name, env), _family_of(type(env))
+    env = wrapping.unwrapped(env, "step_env", HARMLESS_WRAPPERS)
+    name, family = wrapping.name_of(name, env), _family_of(type(env))
     if type(env).__name__ in SILENT:
         raise UsageError(f"environment {name} {REFUSED['storm']}")
-    if family is None:
-        is_masked = type(env).get_avail_actions is not MultiAgentEnv.get_avail_actions
-        kind, family = (MaskedUsersJaxMARL if is_masked else UsersJaxMARL), Family(None, True)
-    else:
-        kind, env = (JaxMARL if family.acting is None else JaxMARLInTurns), _copied(env)
-    return kind(env, name, made_by(make), family, TRUNCATES)
+    if family is not None:
+        return _kind_of(family)(_copied(env), name, wrapping.made_by(make), family)
+    is_masked = type(env).get_avail_actions is not MultiAgentEnv.get_avail_actions
+    kind = MaskedUsersJaxMARL if is_masked else UsersJaxMARL
+    return kind(env, name, wrapping.made_by(make), Family(None, True))
 
 
 def _family_of(kind: type) -> Family | None:
@@ -271,36 +257,35 @@ def _arguments(env: Any) -> dict[str, Any]:
     kinds = itertools.takewhile(lambda kind: kind is not MultiAgentEnv, type(env).__mro__)
     for kind in (*kinds, type(getattr(env, "_env", env))):
         if "__init__" in vars(kind):
+            found = wrapping.defaults_of(kind) | found
             parameters = inspect.signature(kind).parameters.values()
-            for parameter in parameters:
-                if not parameter.kind.name.startswith("VAR_"):
-                    found.setdefault(parameter.name, parameter.default)
             if all(parameter.kind != parameter.VAR_KEYWORD for parameter in parameters):
                 break
     return found
 
 
-class JaxMARL(WrappedMultiAgent):
+class JaxMARL(wrapping.WrappedMultiAgent):
     """An environment of JaxMARL. Agents with the same kind of name share a policy by default.
 
     Observations have the shapes and types that the library computes, and the bounds of the type:
     the spaces that it declares are not always right.
     """
 
-    def __init__(
-        self, env: Any, name: str, args: Mapping[str, Any], family: Family, time_limit: str
-    ):
+    def __init__(self, env: Any, name: str, args: Mapping[str, Any], family: Family):
         self._env, self._family, self._shaped = env, family, args.get(SHAPED, 0.0)
-        self._indexed = not isinstance(self._env.agents[0], str)
-        self.agents = tuple(f"agent_{i}" if self._indexed else i for i in self._env.agents)
+        self.agents = self._keys = tuple(env.agents)
+        self._indexed = not isinstance(self.agents[0], str)
+        if self._indexed:
+            self.agents = tuple(f"agent_{i}" for i in env.agents)
+            self._keys = tuple(range(len(self.agents)))
         self._first, _ = jax.eval_shape(self.reset_inner, jax.random.PRNGKey(0))
-        limit = NO_LIMIT
+        limit = wrapping.NO_LIMIT
         if family.extra_steps is not None:
             limit = self._env.max_steps + family.extra_steps
         # The library's flag is to tell the rules alone. Overcooked observes the steps left.
-        if family.by_rules and limit != NO_LIMIT:
-            getattr(self._env, "_env", self._env).max_steps = NO_LIMIT
-        super().__init__(name, args, limit, time_limit)
+        if family.by_rules and limit != wrapping.NO_LIMIT:
+            getattr(self._env, "_env", self._env).max_steps = wrapping.NO_LIMIT
+        super().__init__(name, args, limit)
         if family.draw is not None:
             self.render = self._render
         if hasattr(self._env, "get_world_state"):
@@ -325,18 +310,18 @@ class JaxMARL(WrappedMultiAgent):
         return _converted(space, f"action of {agent!r} in {self.name}")
 
     def reset_inner(self, key):
-        obs, inner = self._env.reset(raw_key(key))
+        obs, inner = self._env.reset(wrapping.raw_key(key))
         return self._of_agents(obs), inner
 
     def step_inner(self, key, inner, action):
         action = self._actions(action)
-        obs, inner, reward, done, info = self._env.step_env(raw_key(key), inner, action)
+        obs, inner, reward, done, info = self._env.step_env(wrapping.raw_key(key), inner, action)
         reward = self._of_agents(reward)
         if self._shaped:
-            reward = {agent: reward[agent] + self._shaped * info[SHAPED][agent] for agent in reward}
-        reward = {agent: jnp.float32(reward[agent]) for agent in reward}
-        ended = jnp.bool_(done[ALL]) & self._family.by_rules
-        return self._of_agents(obs), inner, reward, all_ended(ended, self.agents), {}
+            for agent in self.agents:
+                reward[agent] = reward[agent] + self._shaped * info[SHAPED][agent]
+        ended = wrapping.all_ended(jnp.bool_(done[ALL]) & self._family.by_rules, self.agents)
+        return self._of_agents(obs), inner, jax.tree.map(jnp.float32, reward), ended, {}
 
     def _global_state(self, state: PyTree, params: PyTree) -> jax.Array:
         """f32[...]: the library's world state in one row; some have a part for each agent."""
@@ -354,8 +339,10 @@ class JaxMARL(WrappedMultiAgent):
 
     def _of_agents(self, values: PyTree) -> dict[AgentId, PyTree]:
         """Observations or rewards by agent, which some environments give by its index."""
-        keys = range(len(self.agents)) if self._indexed else self.agents
-        return {agent: values[key] for agent, key in zip(self.agents, keys, strict=True)}
+        return {agent: values[key] for agent, key in zip(self.agents, self._keys, strict=True)}
+
+    def _by_agent(self, values: jax.Array) -> dict[AgentId, jax.Array]:
+        return {agent: values[i] for i, agent in enumerate(self.agents)}
 
 
 class Played(struct.PyTreeNode):
@@ -378,7 +365,7 @@ class UsersJaxMARL(JaxMARL):
         return obs, Played(inner, jnp.zeros(len(self.agents), bool), jnp.array(False))
 
     def step_env(self, key, state, action, params):
-        arguments = raw_key(key), state.inner, self._actions(action)
+        arguments = wrapping.raw_key(key), state.inner, self._actions(action)
         obs, inner, reward, done, _ = self._env.step_env(*arguments)
         ended, everybody = self._ends(done)
         terminated, all_terminated = ended, everybody
@@ -395,26 +382,24 @@ class UsersJaxMARL(JaxMARL):
     def is_truncated(self, state, params) -> jax.Array:
         return state.truncated
 
-    def _by_agent(self, values: jax.Array) -> dict[AgentId, jax.Array]:
-        return {agent: values[i] for i, agent in enumerate(self.agents)}
-
     def _ends(self, done: PyTree) -> tuple[jax.Array, jax.Array]:
         """(bool[M], bool[]): who has ended, and whether all have."""
         everybody = jnp.bool_(done[ALL])
-        keys = range(len(self.agents)) if self._indexed else self.agents
-        return jnp.stack([jnp.bool_(done.get(key, everybody)) for key in keys]), everybody
+        return jnp.stack([jnp.bool_(done.get(key, everybody)) for key in self._keys]), everybody
 
     @cached_property
     def _unlimited(self) -> Any:
         """The environment without its time limit; None: it has none that a step can be without."""
-        env = without_limit(self._env)
+        env = wrapping.without_limit(self._env)
 
         def first_step(env, key):
-            _, inner = self._env.reset(raw_key(key))
+            _, inner = self._env.reset(wrapping.raw_key(key))
             action = {agent: self.action_space(agent).sample(key) for agent in self.agents}
-            return env.step_env(raw_key(key), inner, self._actions(action))
+            return env.step_env(wrapping.raw_key(key), inner, self._actions(action))
 
-        return env if env is not None and steps_alike(first_step, self._env, env) else None
+        if env is None or not wrapping.steps_alike(first_step, self._env, env):
+            return None
+        return env
 
 
 class MaskedUsersJaxMARL(UsersJaxMARL):
@@ -429,8 +414,7 @@ class JaxMARLInTurns(JaxMARL):
     """An environment of JaxMARL whose agents wait: between turns in Hanabi, in SMAX once dead."""
 
     def acting_agents(self, state, params) -> dict[AgentId, jax.Array]:
-        acting = self._family.acting(self._env, state.inner)
-        return {agent: acting[i] for i, agent in enumerate(self.agents)}
+        return self._by_agent(self._family.acting(self._env, state.inner))
 
     def action_mask(self, state, params) -> dict[AgentId, jax.Array]:
         masks = getattr(self._env, self._family.masks)(state.inner)

@@ -5,8 +5,6 @@
 """
 
 import dataclasses
-import functools
-import inspect
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -16,22 +14,13 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from jaxrl.adapters.wrapping import (
-    Maker,
-    WrappedEnvironment,
-    constructors,
-    imported,
-    made_by,
-    name_of,
-    pixels_of,
-    raw_key,
-)
+from jaxrl.adapters import wrapping
 from jaxrl.core.errors import UsageError
 from jaxrl.core.fields import field_values
 from jaxrl.core.spaces import Box, Discrete, MultiDiscrete, Space, box_of, space_of
 from jaxrl.core.types import PyTree
 
-with imported("jumanji", "jumanji"):
+with wrapping.imported("jumanji", "jumanji"):
     import jumanji
     from jumanji import specs
     from jumanji.environments.routing.connector.viewer import ConnectorViewer
@@ -51,25 +40,23 @@ AXES = {  # of the figures that have others than the usual ones
 
 
 class Inner(struct.PyTreeNode):
-    """A state of Jumanji, and what only its time step tells."""
+    """A state of Jumanji, and what only its time step holds."""
 
     state: PyTree
     truncated: jax.Array  # bool[]
     mask: jax.Array | None  # bool[A], where the library has one
 
 
-@constructors("jumanji", lambda: jumanji.registered_environments())
-def constructor(name: str) -> Maker:
+@wrapping.constructors("jumanji", lambda: jumanji.registered_environments())
+def constructor(name: str) -> wrapping.Maker:
     """The constructor of Jumanji's environment `name`, with its class's plain arguments."""
     if name == DOWNLOADS:
         raise UsageError(f"jumanji environment {name!r} would have to download its levels")
-    env = jumanji.make(name)
-    arguments = {
-        argument: parameter.default
-        for argument, parameter in inspect.signature(type(env)).parameters.items()
-        if isinstance(parameter.default, int | float) or argument == "time_limit"
-    }
-    return Maker(functools.partial(_named, name), arguments)
+    arguments = {}
+    for argument, default in wrapping.defaults_of(type(jumanji.make(name))).items():
+        if isinstance(default, int | float) or argument == "time_limit":
+            arguments[argument] = default
+    return wrapping.Maker(_named, arguments, has_time_limit=False)
 
 
 def _named(name: str, **args: Any) -> "Jumanji":
@@ -80,15 +67,16 @@ def adapt(name: str | None, make: Any, env: Any) -> "Jumanji":
     """A user's environment of Jumanji, `env`, which `make` is or has made."""
     while type(env).__name__ in BATCHES:
         env = env._env
-    return _wrapped(env, name_of(name, env.unwrapped), made_by(make))
+    return _wrapped(env, wrapping.name_of(name, env.unwrapped), wrapping.made_by(make))
 
 
 def _wrapped(env: Any, name: str, args: Mapping[str, Any]) -> "Jumanji":
-    has_mask = MASK in _by_name(jax.eval_shape(env.reset, jax.random.PRNGKey(0))[1].observation)
-    return (MaskedJumanji if has_mask else Jumanji)(env, name, args)
+    _, first = jax.eval_shape(env.reset, jax.random.PRNGKey(0))
+    kind = MaskedJumanji if MASK in _by_name(first.observation) else Jumanji
+    return kind(env, name, args)
 
 
-class Jumanji(WrappedEnvironment):
+class Jumanji(wrapping.WrappedEnvironment):
     """An environment of Jumanji. Observations are dicts by the library's names of their parts.
 
     Where the actions are masked jointly (BinPack: 40 spaces x 20 items), each combination is an
@@ -122,7 +110,7 @@ class Jumanji(WrappedEnvironment):
         return super().is_truncated(state, params) | state.inner.truncated
 
     def reset_inner(self, key):
-        return self._reached(*self._reset(raw_key(key)))
+        return self._reached(*self._reset(wrapping.raw_key(key)))
 
     def step_inner(self, key, inner, action):
         if len(self._combined) > 1:
@@ -144,7 +132,7 @@ class Jumanji(WrappedEnvironment):
 
     def _reached(self, state: PyTree, timestep: Any) -> tuple[PyTree, Inner]:
         obs = _by_name(timestep.observation)
-        # The last step by the clock alone has a discount, in those that tell it.
+        # The last step by the clock alone has a discount, where the library tells the two apart.
         truncated = (timestep.step_type == StepType.LAST) & jnp.any(timestep.discount > 0)
         return obs, Inner(state, truncated, jnp.ravel(obs[MASK]) if MASK in obs else None)
 
@@ -172,10 +160,8 @@ def _viewer(env: Any) -> MatplotlibViewer | None:
 
     So no window opens, no figure stays open, and any thread may draw.
     """
-    viewers = (
-        value for value in vars(env.unwrapped).values() if isinstance(value, MatplotlibViewer)
-    )
-    viewer = next(viewers, None)
+    members = vars(env.unwrapped).values()
+    viewer = next((member for member in members if isinstance(member, MatplotlibViewer)), None)
     if viewer is None:
         return None
     kind = type(viewer).__name__
@@ -188,7 +174,7 @@ def _viewer(env: Any) -> MatplotlibViewer | None:
     def shown(figure):
         if kind in IN_UNIT_SQUARE:
             figure.axes[0].set(xlim=(0, 1), ylim=(0, 1))
-        return pixels_of(figure)
+        return wrapping.pixels_of(figure)
 
     viewer._get_fig_ax, viewer._display = figure_and_axes, shown
     return viewer

@@ -4,27 +4,16 @@
 functions of `navix.observations`.
 """
 
-import functools
 from collections.abc import Mapping
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 
-from jaxrl.adapters.wrapping import (
-    TRUNCATES,
-    Maker,
-    WrappedEnvironment,
-    constructors,
-    imported,
-    made_by,
-    name_of,
-    raw_key,
-)
-from jaxrl.core.spaces import Box, Discrete, Space, box_of, space_of
+from jaxrl.adapters import wrapping
+from jaxrl.core.spaces import Box, Discrete, Space
 from jaxrl.core.types import PyTree
 
-with imported("navix", "navix"):
+with wrapping.imported("navix", "navix"):
     import navix
 
 WALL, PLAYER, OUTSIDE = -1, 10, 100  # codes that the library's spaces leave out
@@ -39,37 +28,36 @@ BOUNDS = {
 MAX_STEPS = 100  # the library's default
 
 
-@constructors("navix", lambda: navix.registry())
-def constructor(name: str) -> Maker:
+@wrapping.constructors("navix", lambda: navix.registry())
+def constructor(name: str) -> wrapping.Maker:
     """The constructor of Navix's environment `name`."""
     defaults = {"observation": "symbolic", "max_steps": MAX_STEPS}
-    return Maker(functools.partial(_named, name), defaults, {"observation": BOUNDS})
+    return wrapping.Maker(_named, defaults, {"observation": BOUNDS})
 
 
-def _named(name: str, time_limit: str = TRUNCATES, **args: Any) -> "Navix":
+def _named(name: str, **args: Any) -> "Navix":
     function = getattr(navix.observations, args.get("observation", "symbolic"))
     limit = args.get("max_steps", MAX_STEPS)
     env = navix.make(name, max_steps=limit, observation_fn=function)
-    return Navix(env, f"navix:{name}", args, time_limit)
+    return Navix(env, f"navix:{name}", args)
 
 
 def adapt(name: str | None, make: Any, env: Any) -> "Navix":
     """A user's environment of Navix, `env`, which `make` is or has made."""
-    return Navix(env, name_of(name, env), made_by(make))
+    return Navix(env, wrapping.name_of(name, env), wrapping.made_by(make))
 
 
-class Navix(WrappedEnvironment):
+class Navix(wrapping.WrappedEnvironment):
     """A grid world of Navix. Its state is the library's `Timestep`."""
 
-    def __init__(self, env: Any, name: str, args: Mapping[str, Any], time_limit: str = TRUNCATES):
-        super().__init__(name, args, int(env.max_steps), time_limit)
+    def __init__(self, env: Any, name: str, args: Mapping[str, Any]):
+        super().__init__(name, args, int(env.max_steps))
         self._env = env
 
     def observation_space(self, params: PyTree = None) -> Space:
         shown = getattr(self._env.observation_fn, "__name__", "")
         if getattr(navix.observations, shown, None) is not self._env.observation_fn:
-            obs = jax.eval_shape(lambda key: self.reset_inner(key)[0], jax.random.key(0))
-            return space_of(jax.tree.map(box_of, obs))
+            return self.computed_observation_space()
         space = self._env.observation_space
         return Box(*BOUNDS[shown], space.shape, jnp.dtype(space.dtype).name)
 
@@ -77,7 +65,7 @@ class Navix(WrappedEnvironment):
         return Discrete(len(self._env.action_set))
 
     def reset_inner(self, key):
-        timestep = self._env.reset(raw_key(key))
+        timestep = self._env.reset(wrapping.raw_key(key))
         return timestep.observation, timestep
 
     def step_inner(self, key, inner, action):

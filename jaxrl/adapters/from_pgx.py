@@ -4,9 +4,7 @@
 acts, the others wait.
 """
 
-import functools
 import importlib.util
-import inspect
 import io
 from collections.abc import Mapping
 from typing import Any
@@ -16,24 +14,13 @@ import jax.numpy as jnp
 import numpy as np
 from PIL import Image
 
-from jaxrl.adapters.wrapping import (
-    TRUNCATES,
-    Maker,
-    Wrapped,
-    WrappedEnvironment,
-    WrappedMultiAgent,
-    all_ended,
-    constructors,
-    imported,
-    made_by,
-    raw_key,
-)
+from jaxrl.adapters import wrapping
 from jaxrl.core.errors import UsageError, is_installed
 from jaxrl.core.fields import count
 from jaxrl.core.spaces import Discrete, Space, box_of
 from jaxrl.core.types import DEFAULT_POLICY, PyTree
 
-with imported("pgx", "pgx"):
+with wrapping.imported("pgx", "pgx"):
     import pgx
 
 NEEDS_DATA = "bridge_bidding"
@@ -46,41 +33,41 @@ COLOURS = (
 NAMED_BY_SIZE = {"go_9x9": 9, "go_19x19": 19}  # so the size is no argument
 
 
-@constructors("pgx", lambda: [*pgx.available_envs(), NEEDS_DATA])
-def constructor(name: str) -> Maker:
+@wrapping.constructors("pgx", lambda: [*pgx.available_envs(), NEEDS_DATA])
+def constructor(name: str) -> wrapping.Maker:
     """The constructor of Pgx's game `name`, with the arguments of its class."""
     if name == NEEDS_DATA:
         raise UsageError(f"pgx environment {name!r} needs hands that Pgx would have to download")
-    game = pgx.make(name)
-    arguments = {
-        argument: parameter.default
-        for argument, parameter in inspect.signature(type(game)).parameters.items()
-        if not (argument == "size" and name in NAMED_BY_SIZE)
-    }
-    return Maker(functools.partial(_named, name), arguments)
+    arguments = wrapping.defaults_of(type(pgx.make(name)))
+    if name in NAMED_BY_SIZE:
+        del arguments["size"]
+    return wrapping.Maker(_named, arguments)
 
 
-def _named(name: str, time_limit: str = TRUNCATES, **args: Any) -> "_Pgx":
-    size = {"size": NAMED_BY_SIZE[name]} if name in NAMED_BY_SIZE else {}
-    game = type(pgx.make(name))(**size, **args)
-    return _wrapped(game, f"pgx:{name}", args, time_limit)
+def _named(name: str, **args: Any) -> "_Pgx":
+    game_args = dict(args)
+    if name in NAMED_BY_SIZE:
+        game_args["size"] = NAMED_BY_SIZE[name]
+    game = type(pgx.make(name))(**game_args)
+    return _wrapped(game, f"pgx:{name}", args)
 
 
 def adapt(name: str | None, make: Any, env: Any) -> "_Pgx":
     """A user's game of Pgx, `env`, which `make` is or has made."""
-    return _wrapped(env, name or str(env.id), made_by(make))
+    return _wrapped(env, name or str(env.id), wrapping.made_by(make))
 
 
-def _wrapped(game: Any, name: str, args: Mapping[str, Any], time_limit: str = TRUNCATES) -> "_Pgx":
+def _wrapped(game: Any, name: str, args: Mapping[str, Any]) -> "_Pgx":
     count()(f"environment {name!r}: num_players", game.num_players)
-    return (PgxSolo if game.num_players == 1 else PgxGame)(game, name, args, time_limit)
+    kind = PgxSolo if game.num_players == 1 else PgxGame
+    return kind(game, name, args)
 
 
-class _Pgx(Wrapped):
+class _Pgx(wrapping.Wrapped):
     """A game of Pgx, for both kinds. The state is Pgx's; only users' games have a time limit."""
 
-    def __init__(self, game: Any, name: str, args: Mapping[str, Any], time_limit: str = TRUNCATES):
-        super().__init__(name, args, time_limit=time_limit)
+    def __init__(self, game: Any, name: str, args: Mapping[str, Any]):
+        super().__init__(name, args)
         self._game = game
         # Compiled as parts, each is traced once, and not for every place that calls it.
         self._init, self._play = jax.jit(game.init), jax.jit(game.step)
@@ -100,7 +87,7 @@ class _Pgx(Wrapped):
         return Discrete(self._first.legal_action_mask.shape[0])
 
     def _step(self, key: jax.Array, inner: PyTree, action: jax.Array) -> PyTree:
-        return self._play(inner, action, raw_key(key))
+        return self._play(inner, action, wrapping.raw_key(key))
 
     def _render_cells(self, state: PyTree, params: PyTree) -> jax.Array:
         return _cells(state.inner.observation)
@@ -109,7 +96,7 @@ class _Pgx(Wrapped):
         return self.picture(_board, state.inner)
 
 
-class PgxSolo(_Pgx, WrappedEnvironment):
+class PgxSolo(_Pgx, wrapping.WrappedEnvironment):
     """A game of one player: 2048 and MinAtar."""
 
     def observation_space(self, params: PyTree = None) -> Space:
@@ -119,7 +106,7 @@ class PgxSolo(_Pgx, WrappedEnvironment):
         return self._actions()
 
     def reset_inner(self, key):
-        inner = self._init(raw_key(key))
+        inner = self._init(wrapping.raw_key(key))
         return inner.observation, inner
 
     def step_inner(self, key, inner, action):
@@ -130,14 +117,14 @@ class PgxSolo(_Pgx, WrappedEnvironment):
         return state.inner.legal_action_mask
 
 
-class PgxGame(_Pgx, WrappedMultiAgent):
+class PgxGame(_Pgx, wrapping.WrappedMultiAgent):
     """A game of several players, "player_0" and so on. Who begins is drawn, as Pgx does.
 
     All share a policy by default. What waiting players observe is their view of the board.
     """
 
-    def __init__(self, game: Any, *args: Any):
-        super().__init__(game, *args)
+    def __init__(self, game: Any, name: str, args: Mapping[str, Any]):
+        super().__init__(game, name, args)
         self.agents = tuple(f"player_{index}" for index in range(self._game.num_players))
 
     @property
@@ -158,14 +145,15 @@ class PgxGame(_Pgx, WrappedMultiAgent):
         return dict.fromkeys(self.agents, state.inner.legal_action_mask)
 
     def reset_inner(self, key):
-        inner = self._init(raw_key(key))
+        inner = self._init(wrapping.raw_key(key))
         return self._views(inner), inner
 
     def step_inner(self, key, inner, action):
         moves = jnp.stack([action[agent] for agent in self.agents])
         inner = self._step(key, inner, moves[inner.current_player])
         rewards = self._by_player(lambda index: inner.rewards[index])
-        return self._views(inner), inner, rewards, all_ended(inner.terminated, self.agents), {}
+        ended = wrapping.all_ended(inner.terminated, self.agents)
+        return self._views(inner), inner, rewards, ended, {}
 
     def _views(self, inner: PyTree) -> dict[str, jax.Array]:
         # The public `observe` warns that it will not take a player in the future.

@@ -4,27 +4,17 @@ Arguments are the entries of the library's configuration, nested ones joined by 
 Physics is MJX's in JAX unless `impl="warp"` is asked for, the library's default.
 """
 
-import functools
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import jax
 
-from jaxrl.adapters.wrapping import (
-    TRUNCATES,
-    Maker,
-    PhysicsEnvironment,
-    constructors,
-    imported,
-    made_by,
-    name_of,
-    without_training,
-)
+from jaxrl.adapters import wrapping
 from jaxrl.adapters.wrapping_bodies import WithBodies
 from jaxrl.core.errors import UsageError
 from jaxrl.core.types import PyTree
 
-with imported("mujoco_playground", "playground"):
+with wrapping.imported("mujoco_playground", "playground"):
     from mujoco_playground import dm_control_suite, registry
     from mujoco_playground._src.mjx_env import MENAGERIE_PATH
 
@@ -36,17 +26,17 @@ LEFT_OUT = (
 )
 
 
-@constructors("playground", lambda: registry.ALL_ENVS)
-def constructor(name: str) -> Maker:
+@wrapping.constructors("playground", lambda: registry.ALL_ENVS)
+def constructor(name: str) -> wrapping.Maker:
     """The constructor of MuJoCo Playground's environment `name`."""
     config = registry.get_default_config(name)
-    defaults = {"__".join(path): value for path, value in _entries(config)}
+    defaults = dict(_entries(config))
     if "impl" in defaults:
         defaults["impl"] = PHYSICS[0]
-    return Maker(functools.partial(_named, name), defaults, {"impl": PHYSICS})
+    return wrapping.Maker(_named, defaults, {"impl": PHYSICS})
 
 
-def _named(name: str, time_limit: str = TRUNCATES, **args: Any) -> "Playground":
+def _named(name: str, **args: Any) -> "Playground":
     config = registry.get_default_config(name)
     if "impl" in config:
         config.impl = args.get("impl", PHYSICS[0])
@@ -58,33 +48,33 @@ def _named(name: str, time_limit: str = TRUNCATES, **args: Any) -> "Playground":
         )
     overrides = {argument.replace("__", "."): value for argument, value in args.items()}
     env = registry.load(name, config, overrides)
-    return Playground(env, f"playground:{name}", args, config.episode_length, time_limit)
+    return Playground(env, f"playground:{name}", args, config.episode_length)
 
 
 def adapt(name: str | None, make: Any, env: Any) -> "Playground":
     """A user's environment of MuJoCo Playground, `env`, which `make` is or has made."""
-    name, config = name_of(name, env.unwrapped), getattr(env.unwrapped, "_config", {})
-    env, limit = without_training(env, config.get("episode_length", TIME_LIMIT))
-    return Playground(env, name, made_by(make), limit, TRUNCATES)
+    name, config = wrapping.name_of(name, env.unwrapped), getattr(env.unwrapped, "_config", {})
+    env, limit = wrapping.without_training(env, config.get("episode_length", TIME_LIMIT))
+    return Playground(env, name, wrapping.made_by(make), limit)
 
 
-class Playground(WithBodies, PhysicsEnvironment):
+class Playground(WithBodies, wrapping.PhysicsEnvironment):
     """An environment of MuJoCo Playground. Its state is the library's `State`."""
 
-    def __init__(self, env: Any, name: str, args: Mapping[str, Any], limit: int, time_limit: str):
-        super().__init__(env, name, args, limit, time_limit)
+    def __init__(self, env: Any, name: str, args: Mapping[str, Any], limit: int):
+        super().__init__(env, name, args, limit)
         self.draw_by(env.unwrapped.mj_model)
 
     def poses(self, inner: PyTree) -> tuple[jax.Array, jax.Array]:
         return inner.data.xpos, inner.data.xquat
 
 
-def _entries(config: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """(path, value) of each entry of a nested configuration."""
+def _entries(config: Mapping[str, Any], within: str = "") -> Iterator[tuple[str, Any]]:
+    """(argument, value) of each entry of a nested configuration."""
     for name, value in config.items():
         if name in LEFT_OUT:
             continue
         if isinstance(value, Mapping) or hasattr(value, "items"):
-            yield from (((name, *path), inner) for path, inner in _entries(value))
+            yield from _entries(value, f"{within}{name}__")
         else:
-            yield (name,), value
+            yield f"{within}{name}", value

@@ -4,7 +4,6 @@
 """
 
 import dataclasses
-import functools
 import warnings
 from collections.abc import Mapping
 from typing import Any
@@ -12,21 +11,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxrl.adapters.wrapping import (
-    TRUNCATES,
-    Maker,
-    WrappedEnvironment,
-    constructors,
-    imported,
-    made_by,
-    name_of,
-    raw_key,
-)
+from jaxrl.adapters import wrapping
 from jaxrl.core.errors import UsageError
-from jaxrl.core.spaces import Box, Discrete, Space, box_of, space_of
+from jaxrl.core.spaces import Box, Discrete, Space, box_of
 from jaxrl.core.types import PyTree
 
-with imported("xminigrid", "xminigrid"):
+with wrapping.imported("xminigrid", "xminigrid"):
     import xminigrid
     from xminigrid.core.constants import NUM_COLORS, NUM_TILES
     from xminigrid.types import StepType
@@ -35,21 +25,20 @@ AUTO_RESETS = ("GymAutoResetWrapper", "DmEnvAutoResetWrapper")  # what training 
 LARGEST_CODE = max(NUM_TILES, NUM_COLORS) - 1
 
 
-@constructors("xminigrid", lambda: xminigrid.registered_environments())
-def constructor(name: str) -> Maker:
+@wrapping.constructors("xminigrid", lambda: xminigrid.registered_environments())
+def constructor(name: str) -> wrapping.Maker:
     """The constructor of XLand-MiniGrid's environment `name`."""
     _, params = xminigrid.make(name)
-    defaults = {
-        field.name: getattr(params, field.name)
-        for field in dataclasses.fields(params)
-        if not field.metadata.get("pytree_node", True)  # not a ruleset, which is arrays
-    }
-    return Maker(functools.partial(_named, name), defaults, {"render_mode": ("rgb_array",)})
+    defaults = {}
+    for field in dataclasses.fields(params):
+        if not field.metadata.get("pytree_node", True):  # not a ruleset, which is arrays
+            defaults[field.name] = getattr(params, field.name)
+    return wrapping.Maker(_named, defaults, {"render_mode": ("rgb_array",)})
 
 
-def _named(name: str, time_limit: str = TRUNCATES, **args: Any) -> "XLandMiniGrid":
+def _named(name: str, **args: Any) -> "XLandMiniGrid":
     env, params = xminigrid.make(name, **args)
-    return XLandMiniGrid(env, params, f"xminigrid:{name}", args, time_limit)
+    return XLandMiniGrid(env, params, f"xminigrid:{name}", args)
 
 
 def adapt(name: str | None, make: Any, env: Any) -> "XLandMiniGrid":
@@ -66,29 +55,26 @@ def adapt(name: str | None, make: Any, env: Any) -> "XLandMiniGrid":
             "env='xminigrid:NAME' has those of the name",
             stacklevel=2,
         )
-    return XLandMiniGrid(env, params, name_of(name, env), made_by(make), TRUNCATES)
+    return XLandMiniGrid(env, params, wrapping.name_of(name, env), wrapping.made_by(make))
 
 
-class XLandMiniGrid(WrappedEnvironment):
+class XLandMiniGrid(wrapping.WrappedEnvironment):
     """A grid world of XLand-MiniGrid. Its state is the library's `TimeStep`."""
 
-    def __init__(
-        self, env: Any, params: PyTree, name: str, args: Mapping[str, Any], time_limit: str
-    ):
+    def __init__(self, env: Any, params: PyTree, name: str, args: Mapping[str, Any]):
         if not isinstance(params.max_steps, int):
             raise UsageError(f"environment {name}: max_steps must be an integer")
-        super().__init__(name, args, params.max_steps, time_limit)
+        super().__init__(name, args, params.max_steps)
         self._env, self._params = env, params
 
     def observation_space(self, params: PyTree = None) -> Space:
-        obs = jax.eval_shape(lambda key: self.reset_inner(key)[0], jax.random.key(0))
-        return space_of(jax.tree.map(_box, obs))
+        return self.computed_observation_space(_box)
 
     def action_space(self, params: PyTree = None) -> Space:
         return Discrete(self._env.num_actions(self._params))
 
     def reset_inner(self, key):
-        timestep = self._env.reset(self._params, raw_key(key))
+        timestep = self._env.reset(self._params, wrapping.raw_key(key))
         return timestep.observation, timestep
 
     def step_inner(self, key, inner, action):

@@ -85,8 +85,10 @@ def gymnasium_by_name(
     made, params = make_with(env, dict(env_args or {}))
     if not is_outside(made):
         return to_gymnasium(made, params, render_mode=render_mode)
-    pictured = {} if render_mode is None else {"render_mode": render_mode}
-    return make_copy(source_of(env, {**(env_args or {}), **pictured}))
+    args = dict(env_args or {})
+    if render_mode is not None:
+        args["render_mode"] = render_mode
+    return make_copy(source_of(env, args))
 
 
 @takes(num_envs=count(), copy=flag)
@@ -149,7 +151,8 @@ class GymnasiumEnv:
 
     def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[PyTree, dict]:
         """Returns (obs, info) of a new episode."""
-        seed = None if seed is None else check_seed(seed)
+        if seed is not None:
+            seed = check_seed(seed)
         super().reset(seed=seed)
         if seed is None and self._episodes.current is None:
             seed = int(self.np_random.integers(to_numpy.MAX_SEED, endpoint=True))

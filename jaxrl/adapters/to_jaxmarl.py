@@ -66,14 +66,13 @@ class JaxMarlEnv:
         self._env, self._params = lift(env), params
         super().__init__(len(self._env.agents))
         self.agents: list[AgentId] = list(self._env.agents)  # instead of agent_0, agent_1, ...
-        self._actions = {agent: self._env.action_space(agent, params) for agent in self.agents}
-        self.action_spaces = {
-            agent: gymnax_space(space, spaces) for agent, space in self._actions.items()
-        }
-        self.observation_spaces = {
-            agent: gymnax_space(self._env.observation_space(agent, params), spaces)
-            for agent in self.agents
-        }
+        self._actions, self._observations = {}, {}
+        self.action_spaces, self.observation_spaces = {}, {}
+        for agent in self.agents:
+            self._actions[agent] = self._env.action_space(agent, params)
+            self._observations[agent] = self._env.observation_space(agent, params)
+            self.action_spaces[agent] = gymnax_space(self._actions[agent], spaces)
+            self.observation_spaces[agent] = gymnax_space(self._observations[agent], spaces)
         if hasattr(self._env, "global_state"):
             self._state_space = global_state_space(self._env, params)
             self.get_world_state = self._world_state
@@ -103,10 +102,9 @@ class JaxMarlEnv:
         if not agents_may_wait(self._env):
             done = done | ~raw.active
         dones = {**split_agents(self._env, done), ALL: raw.episode_done}
-        info = {
-            name: jnp.full(len(self.agents), value, jnp.float32)
-            for name, value in raw.info.get("metrics", {}).items()
-        }
+        info = {}
+        for name, value in raw.info.get("metrics", {}).items():
+            info[name] = jnp.full(len(self.agents), value, jnp.float32)
         rewards = split_agents(self._env, raw.reward)
         obs = self._with_world_state(self._env.by_agent(raw.obs), raw.state)
         return obs, raw.state, rewards, dones, info
@@ -116,19 +114,18 @@ class JaxMarlEnv:
         """bool[A]: the possible actions, all of them in an environment without masks."""
         if hasattr(self._env, "action_mask"):
             return self._env.by_agent(raw_action_mask(self._env, state, self._params))
-        return {
-            agent: jnp.ones(mask_length(space) or space.shape, bool)
-            for agent, space in self._actions.items()
-        }
+        masks = {}
+        for agent, space in self._actions.items():
+            masks[agent] = jnp.ones(mask_length(space) or space.shape, bool)
+        return masks
 
     def _with_world_state(self, obs: dict[AgentId, PyTree], state: PyTree) -> dict[str, PyTree]:
-        obs = {
-            agent: to_program(self._env.observation_space(agent, self._params), obs[agent], jnp)
-            for agent in self.agents
-        }
+        shown = {}
+        for agent, space in self._observations.items():
+            shown[agent] = to_program(space, obs[agent], jnp)
         if hasattr(self, "get_world_state"):
-            return {**obs, WORLD_STATE: self.get_world_state(state)}
-        return obs
+            shown[WORLD_STATE] = self.get_world_state(state)
+        return shown
 
     def _world_state(self, state: PyTree) -> jax.Array:
         """f32[state_size]: the environment's `global_state` in a row."""

@@ -299,13 +299,12 @@ class ManyEpisodes:
             seeds = [check_seed(seed) + i for i in range(self.num_envs)]
         else:
             seeds = [None] * self.num_envs
+        drawn = [None] * self.num_envs
         if self.current is None:
-            drawn = random.integers(MAX_SEED, endpoint=True, size=self.num_envs)
-            seeds = [
-                drawn_seed if seed is None else seed
-                for seed, drawn_seed in zip(seeds, drawn, strict=True)
-            ]
-        return [None if seed is None else check_seed(seed) for seed in seeds]
+            drawn = random.integers(MAX_SEED, endpoint=True, size=self.num_envs).tolist()
+        for i, seed in enumerate(seeds):
+            seeds[i] = drawn[i] if seed is None else check_seed(seed)
+        return seeds
 
     def _seeded(self, seeds: list[int | None], mask: np.ndarray) -> tuple[Key, jax.Array]:
         """The copies' keys, and the numbers of operations since they were seeded."""
@@ -397,8 +396,7 @@ def by_agent(env: MultiAgentEnvironment, values: PyTree, axis: int = 0) -> dict[
     """NumPy arrays of a stacked environment, with agents along `axis`, as a dict; or the dict."""
     if not is_stacked(env):
         return values
-    place = (slice(None),) * axis
-    return {
-        agent: jax.tree.map(lambda leaf, i=i: leaf[*place, i], values)
-        for i, agent in enumerate(env.agents)
-    }
+    place, parts = (slice(None),) * axis, {}
+    for i, agent in enumerate(env.agents):
+        parts[agent] = jax.tree.map(lambda leaf, i=i: leaf[*place, i], values)
+    return parts

@@ -15,7 +15,7 @@ from jaxrl.adapters import to_numpy
 from jaxrl.adapters.to_numpy import as_actions, by_agent, require_started
 from jaxrl.core.env import MultiAgentEnvironment, RawStep, agents_may_wait, is_stacked
 from jaxrl.core.errors import UsageError, unknown_name
-from jaxrl.core.fields import takes
+from jaxrl.core.fields import only, takes
 from jaxrl.core.spaces import Space, tree_of
 from jaxrl.core.types import AgentId, PyTree
 from jaxrl.episodes.minari_datasets import gymnasium_space
@@ -63,11 +63,12 @@ class PettingZooEnv:
         env = self._episodes.env
         self.possible_agents: list[AgentId] = list(env.agents)
         self.agents: list[AgentId] = []
-        self._actions = {agent: env.action_space(agent, params) for agent in env.agents}
-        self.action_spaces = {agent: gymnasium_space(self._actions[agent]) for agent in env.agents}
-        self.observation_spaces = {
-            agent: gymnasium_space(env.observation_space(agent, params)) for agent in env.agents
-        }
+        self._actions, self.action_spaces, self.observation_spaces = {}, {}, {}
+        for agent in env.agents:
+            self._actions[agent] = env.action_space(agent, params)
+            self.action_spaces[agent] = gymnasium_space(self._actions[agent])
+            observed = env.observation_space(agent, params)
+            self.observation_spaces[agent] = gymnasium_space(observed)
         if hasattr(env, "global_state"):  # PettingZoo asks whether there is a state_space
             self.state_space = gymnasium_space(global_state_space(env, self._episodes.params))
 
@@ -99,9 +100,8 @@ class PettingZooEnv:
         left = leaving(self._episodes.env, raw)
         terminations, truncations = self._numbers(left), self._numbers(raw.truncated)
         obs, infos = self._observations(raw.obs), self._infos(raw.info, masks)
-        self.agents = [
-            agent for agent in self.agents if not (terminations[agent] or truncations[agent])
-        ]
+        is_present = lambda agent: not (terminations[agent] or truncations[agent])
+        self.agents = list(filter(is_present, self.agents))
         return raw, (obs, rewards, terminations, truncations, infos)
 
     def render(self) -> np.ndarray | None:
@@ -146,7 +146,7 @@ class PettingZooEnv:
         return {agent: to_numpy.plain(obs[agent]) for agent in self.agents}
 
     def _infos(self, info: dict[str, Any], masks: PyTree) -> dict[AgentId, dict]:
-        metrics = to_numpy.plain_info({"metrics": info["metrics"]} if "metrics" in info else {})
+        metrics = to_numpy.plain_info(only(info, {"metrics"}))
         if masks is None:
             return {agent: dict(metrics) for agent in self.agents}
         masks = by_agent(self._episodes.env, masks)

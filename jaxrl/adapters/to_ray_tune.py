@@ -181,7 +181,8 @@ def dotted(config: Mapping[str, Any], settings: set[str]) -> dict[str, Any]:
     found = {}
     for name, value in config.items():
         if isinstance(value, Mapping) and (name == "env_args" or name not in settings):
-            found |= {f"{name}.{part}": _plain(inner) for part, inner in value.items()}
+            for part, inner in value.items():
+                found[f"{name}.{part}"] = _plain(inner)
         else:
             found[name] = _plain(value)
     return found

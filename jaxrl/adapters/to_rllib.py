@@ -10,7 +10,8 @@ imported when an environment is made.
 """
 
 import functools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import itertools
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -118,7 +119,7 @@ class RllibEnv(PettingZooEnv):
         """Returns (obs, infos) of a new episode, of the agents that act."""
         obs, infos = super().reset(seed, options)
         due = self._due()
-        return _of(due, obs), _of(due, infos)
+        return only(obs, due), only(infos, due)
 
     def step(self, action_dict: Mapping[AgentId, PyTree]) -> tuple[dict, dict, dict, dict, dict]:
         """Returns (obs, rewards, terminateds, truncateds, infos), by agent."""
@@ -129,7 +130,7 @@ class RllibEnv(PettingZooEnv):
         shown = {*self._due(), *(agent for agent in obs if agent not in self.agents)}
         terminateds[ALL] = bool(raw.all_terminated)
         truncateds[ALL] = bool(raw.episode_done and not raw.all_terminated)
-        return _of(shown, obs), rewards, terminateds, truncateds, _of(shown, infos)
+        return only(obs, shown), rewards, terminateds, truncateds, only(infos, shown)
 
     def many(self, num_envs: int) -> "VectorMultiAgentEnv":
         """Copies of this environment that step together."""
@@ -142,14 +143,9 @@ class RllibEnv(PettingZooEnv):
         env, current = self._episodes.env, self._episodes.current
         if not agents_may_wait(env) or current is None:
             return self.agents
-        acts = dict(
-            zip(env.agents, acting(env, current.state, self._episodes.params).tolist(), strict=True)
-        )
-        return [agent for agent in self.agents if acts[agent]]
-
-
-def _of(agents: Iterable[AgentId], values: ByAgent) -> ByAgent:
-    return only(values, agents)
+        flags = acting(env, current.state, self._episodes.params).tolist()
+        acting_next = set(itertools.compress(env.agents, flags))
+        return [agent for agent in self.agents if agent in acting_next]
 
 
 # ---- many environments
@@ -206,15 +202,16 @@ class RllibVectorEnv:
         self._ended, self.present = raw.episode_done, playing & ~left
         self._due = self._next_due()
         shown = self._due | (playing & left)
-        metrics = _rows_of({"metrics": raw.info["metrics"]} if "metrics" in raw.info else {}, list)
-        copy_infos = [{} if new or not metrics else metrics[i] for i, new in enumerate(begun)]
+        metrics = _rows_of(only(raw.info, {"metrics"}), list) or [{}] * self.num_envs
+        for i in np.flatnonzero(begun):
+            metrics[i] = {}
         cut = raw.episode_done & ~raw.all_terminated
         return (
             self._rows(results.obs, shown),
             self._numbers(raw.reward, playing),
             self._numbers(leaving(self._episodes.env, raw), playing, raw.all_terminated),
             self._numbers(raw.truncated, playing, cut),
-            self._infos(copy_infos, results.masks, shown),
+            self._infos(metrics, results.masks, shown),
         )
 
     def render(self) -> tuple[np.ndarray, ...] | None:
@@ -269,13 +266,10 @@ class RllibVectorEnv:
             columns = [[dict(info) for info in infos] for _ in self.possible_agents]
             return self._dicts(columns, where)
         masks = by_agent(self._episodes.env, masks, axis=1)
-        columns = [
-            [
-                {**info, "action_mask": mask}
-                for info, mask in zip(infos, _rows_of(masks[agent], _plain), strict=True)
-            ]
-            for agent in self.possible_agents
-        ]
+        columns = []
+        for agent in self.possible_agents:
+            pairs = zip(infos, _rows_of(masks[agent], _plain), strict=True)
+            columns.append([{**info, "action_mask": mask} for info, mask in pairs])
         return self._dicts(columns, where)
 
     def _dicts(self, columns: Sequence[Sequence], where: np.ndarray) -> list[ByAgent]:

@@ -77,8 +77,8 @@ class Sb3VecEnv:
         """
         self._envs, self._actions, self._masks = envs, None, masks
         self._spaces = spaces
-        spaces = (gymnasium_space(program_space(space)) for space in spaces)
-        super().__init__(envs.num_envs, *spaces)
+        observed, acted = map(program_space, spaces)
+        super().__init__(envs.num_envs, gymnasium_space(observed), gymnasium_space(acted))
 
     def reset(self) -> PyTree:
         """Observations [num_envs, ...] of new episodes."""
@@ -128,7 +128,7 @@ class Sb3VecEnv:
         return [method() for method in self.get_attr(method_name, indices)]
 
     def env_is_wrapped(self, wrapper_class: type, indices: Any = None) -> list[bool]:
-        return [False for _ in self._get_indices(indices)]
+        return [False] * len(self._get_indices(indices))
 
     def _action_mask(self, index: int) -> np.ndarray:
         return self._masks[index].astype(bool)

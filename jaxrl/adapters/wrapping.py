@@ -56,26 +56,28 @@ class TimeLimit(struct.PyTreeNode):
 
 
 class Maker(NamedTuple):
-    """A library's function that makes the environment of a name, with its arguments.
+    """A function that makes a library's environment of a name, with its arguments.
 
     Attributes:
-        make: takes the arguments by keyword. `time_limit`, one of our two words, is added to them
-            if it takes that.
+        make: takes the name, and the arguments by keyword.
         arguments: {name: default}. A value must be of its default's kind.
         choices: {name: the texts that may be its value}.
+        has_time_limit: whether the argument `time_limit` is added, one of our two words, which the
+            environment gets as its attribute.
     """
 
     make: Callable[..., Any]
     arguments: Mapping[str, Any]
     choices: Mapping[str, Iterable[str]] = MappingProxyType({})
+    has_time_limit: bool = True
 
 
 @contextlib.contextmanager
 def imported(library: str, extra: str, install: str = "") -> Iterator[None]:
-    """A library is imported within it; one that cannot be is told in one line.
+    """A block that imports a library; where that fails, its one error says what to install.
 
     Args:
-        extra: of pyproject.toml, which names the scheme too.
+        extra: of pyproject.toml; the scheme has the same name.
         install: what pip installs, if not the extra.
     """
     try:
@@ -94,7 +96,9 @@ def imported(library: str, extra: str, install: str = "") -> Iterator[None]:
 def constructors(
     scheme: str, names: Callable[[], Iterable[str]]
 ) -> Callable[[Callable[[str], Maker]], Callable[[str], Callable[..., Any]]]:
-    """A decorator: what gives the `Maker` of a name gives a constructor that checks its arguments.
+    """A decorator of a function that gives the `Maker` of a name.
+
+    The result gives the name's constructor, which checks the arguments.
 
     Args:
         names: gives the library's names.
@@ -107,69 +111,90 @@ def constructors(
                 listed = list(names())
             if not isinstance(name, str) or name not in listed:
                 raise unknown_name(f"{scheme} environment", name, listed)
-            made = f"{scheme}:{name}"
-            with explained(f"environment {made} cannot be made"):
-                return _checked(made, maker_of(name))
+            with explained(f"environment {scheme}:{name} cannot be made"):
+                maker = maker_of(name)
+                make = functools.partial(maker.make, name)
+                return _checked(f"{scheme}:{name}", maker._replace(make=make))
 
         return constructor
 
     return decorate
 
 
+def defaults_of(make: Callable[..., Any]) -> dict[str, Any]:
+    """{argument: default} of a class or a function, without its `*args` and `**kwargs`."""
+    defaults = {}
+    for parameter in inspect.signature(make).parameters.values():
+        if not parameter.kind.name.startswith("VAR_"):
+            defaults[parameter.name] = parameter.default
+    return defaults
+
+
 def _checked(name: str, maker: Maker) -> Callable[..., Any]:
     """A constructor with a signature, from which `registry.make` knows the arguments."""
     arguments, choices = dict(maker.arguments), dict(maker.choices)
-    if TIME_LIMIT in inspect.signature(maker.make).parameters:
-        arguments.setdefault(TIME_LIMIT, TRUNCATES)
+    if maker.has_time_limit:
+        arguments[TIME_LIMIT] = TRUNCATES
         choices[TIME_LIMIT] = (TRUNCATES, TERMINATES)
 
     def construct(**args):
-        checked_args = {argument: as_number(value) for argument, value in args.items()}
-        for argument, value in checked_args.items():
+        checked_args = {}
+        where = f"of environment {name!r}"
+        for argument, value in args.items():
             if argument not in arguments:
-                raise unknown_name("argument", argument, arguments, f"of environment {name!r}")
-            default = arguments[argument]
+                raise unknown_name("argument", argument, arguments, where)
+            value, default = as_number(value), arguments[argument]
             if argument in LIMITS and isinstance(default, int):
-                checked_args[argument] = value = as_count(value)
+                value = as_count(value)
+            checked_args[argument] = value
             if argument in choices and not (isinstance(value, str) and value in choices[argument]):
-                where = f"of environment {name!r}"
                 raise unknown_name(argument, value, choices[argument], where)
-            if (requirement := _wanted_instead(argument, value, default)) is not None:
+            if (requirement := _requirement(argument, value, default)) is not None:
                 raise UsageError(
                     f"environment {name!r}: {argument} must be {requirement}, not {brief(value)}"
                 )
         why = f": {brief(checked_args)} are refused" if checked_args else " cannot be made"
+        library_args = dict(checked_args)
+        if maker.has_time_limit:
+            library_args.pop(TIME_LIMIT, None)
         with explained(f"environment {name}{why}"):
-            env = maker.make(**checked_args)
+            env = maker.make(**library_args)
+        if maker.has_time_limit:
+            env.time_limit = checked_args.get(TIME_LIMIT, TRUNCATES)
         env.made_with = checked_args
         return env
 
-    keyword = inspect.Parameter.KEYWORD_ONLY
-    parameters = [
-        inspect.Parameter(argument, keyword, default=default)
-        for argument, default in arguments.items()
-    ]
+    parameters = []
+    for argument, default in arguments.items():
+        keyword = inspect.Parameter(argument, inspect.Parameter.KEYWORD_ONLY, default=default)
+        parameters.append(keyword)
     construct.__signature__ = inspect.Signature(parameters)
     return construct
 
 
-def _wanted_instead(argument: str, value: Any, default: Any) -> str | None:
+def _requirement(argument: str, value: Any, default: Any) -> str | None:
     """The values that an argument with this default may have; None if `value` is one of them."""
-    if isinstance(default, bool):
-        return None if isinstance(value, bool) else "True or False"
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if argument in LIMITS and isinstance(default, int):
-        is_count = is_number and isinstance(value, int) and value >= 1
-        return None if is_count else "an integer of at least 1"
-    if isinstance(default, int | float):
-        return None if is_number and abs(value) <= FLOAT32 else "a finite number"
-    if isinstance(default, str):
-        return None if isinstance(value, str) else "a text"
+    if isinstance(default, bool):
+        is_met, requirement = isinstance(value, bool), "True or False"
+    elif argument in LIMITS and isinstance(default, int):
+        is_met = is_number and isinstance(value, int) and value >= 1
+        requirement = "an integer of at least 1"
+    elif isinstance(default, int | float):
+        is_met, requirement = is_number and abs(value) <= FLOAT32, "a finite number"
+    elif isinstance(default, str):
+        is_met, requirement = isinstance(value, str), "a text"
+    else:
+        is_met, requirement = _is_plain(value), PLAIN
+    return None if is_met else requirement
+
+
+def _is_plain(value: Any) -> bool:
     try:
         hash(freeze(value))
     except (TypeError, ValueError, RecursionError):
-        return PLAIN
-    return None
+        return False
+    return True
 
 
 def raw_key(key: Key) -> jax.Array:
@@ -259,7 +284,8 @@ def without_training(env: Any, limit: int) -> tuple[Any, int]:
     if kind == "EpisodeWrapper":
         inner, _ = without_training(env.env, limit)
         repeated = env.action_repeat
-        inner = inner if repeated == 1 else type(env)(inner, env.episode_length, repeated)
+        if repeated != 1:
+            inner = type(env)(inner, env.episode_length, repeated)
         return inner, -(-env.episode_length // repeated)
     if kind.endswith("DomainRandomizationVmapWrapper"):
         raise UsageError(
@@ -270,10 +296,12 @@ def without_training(env: Any, limit: int) -> tuple[Any, int]:
 
 def without_limit(holder: Any) -> Any:
     """A copy of a library's environment or parameters with no time limit; None: it has none."""
-    names = [name for name in LIMITS if _is_limit(getattr(holder, name, None))]
-    if not names:
+    limits = {}
+    for name in LIMITS:
+        if _is_limit(limit := getattr(holder, name, None)):
+            limits[name] = _no_limit(limit)
+    if not limits:
         return None
-    limits = {name: _no_limit(getattr(holder, name)) for name in names}
     if hasattr(holder, "_replace"):
         return holder._replace(**limits)
     copied = copy.copy(holder)
@@ -286,10 +314,7 @@ def steps_alike(first_step: Callable[..., PyTree], *holders: Any) -> bool:
     """Returns whether `first_step(holder, key)` has one form for both: a limit may size arrays."""
     key = jax.random.key(0)
     try:
-        forms = [
-            jax.eval_shape(lambda key, holder=holder: first_step(holder, key), key)
-            for holder in holders
-        ]
+        forms = [jax.eval_shape(functools.partial(first_step, holder), key) for holder in holders]
     except Exception:  # of the environment as it is, the checks of the contract report it
         return False
     return other_form(*forms) is None
@@ -317,20 +342,22 @@ class Wrapped:
         name: with its scheme, `brax:ant`.
         args: the constructor's arguments.
         limit: the library's time limit in steps.
-        time_limit: "truncates", or "terminates" for the ends as a library reports them that does
-            not tell the two apart.
+
+    Attributes:
+        time_limit: "truncates", or "terminates" for ends as a library reports them that has one
+            flag for both; set before the first step.
     """
 
-    def __init__(
-        self, name: str, args: Mapping[str, Any], limit: int = NO_LIMIT, time_limit: str = TRUNCATES
-    ):
+    time_limit = TRUNCATES
+
+    def __init__(self, name: str, args: Mapping[str, Any], limit: int = NO_LIMIT):
         self._name, self._args = name, freeze(dict(sorted(args.items())))
-        self._limit, self._time_limit = limit, time_limit
+        self._limit = limit
         self._picture_shape: tuple[int, ...] | None = None
 
     @property
     def _identity(self) -> tuple:
-        return type(self), self._name, self._args, self._limit, self._time_limit
+        return type(self), self._name, self._args, self._limit, self.time_limit
 
     def __eq__(self, other):
         return isinstance(other, Wrapped) and self._identity == other._identity
@@ -361,8 +388,9 @@ class Wrapped:
     def step_env(self, key: Key, state: Clocked, action: PyTree, params: TimeLimit) -> tuple:
         obs, inner, reward, terminated, info = self.step_inner(key, state.inner, action)
         time = state.time + 1
-        if self._time_limit == TERMINATES:
-            terminated = self._ended_by_clock(terminated, time >= params.max_steps_in_episode)
+        if self.time_limit == TERMINATES:
+            ends = time >= params.max_steps_in_episode
+            terminated = jax.tree.map(lambda flag: flag | ends, terminated)
         return obs, Clocked(inner, time), reward, terminated, info
 
     def picture(self, draw: Callable[[PyTree], Any], inner: PyTree) -> jax.Array:
@@ -376,9 +404,6 @@ class Wrapped:
             lambda state: np.asarray(draw(state), np.uint8), shape, inner, vmap_method="sequential"
         )
 
-    def _ended_by_clock(self, terminated: PyTree, ends: jax.Array) -> PyTree:
-        return jax.tree.map(lambda flag: flag | ends, terminated)
-
 
 def pixels_of(figure: Any) -> np.ndarray:
     """u8[H, W, 3]: what a figure of matplotlib shows."""
@@ -391,6 +416,13 @@ def pixels_of(figure: Any) -> np.ndarray:
 class WrappedEnvironment(Wrapped, Environment):
     """A library's environment of one agent."""
 
+    def computed_observation_space(
+        self, box: Callable[[jax.ShapeDtypeStruct], Space] = box_of
+    ) -> Space:
+        """The space of what `reset_inner` observes; `box` gives that of each array."""
+        obs = jax.eval_shape(lambda key: self.reset_inner(key)[0], jax.random.key(0))
+        return space_of(jax.tree.map(box, obs))
+
 
 class PhysicsEnvironment(WrappedEnvironment):
     """An environment with the interface of Brax, which MuJoCo Playground has too.
@@ -402,16 +434,15 @@ class PhysicsEnvironment(WrappedEnvironment):
         env: the library's.
     """
 
-    def __init__(self, env: Any, name: str, args: Mapping[str, Any], limit: int, time_limit: str):
-        super().__init__(name, args, limit, time_limit)
+    def __init__(self, env: Any, name: str, args: Mapping[str, Any], limit: int):
+        super().__init__(name, args, limit)
         self._env = env
         # Compiled as parts, each is traced once, and not for every place that calls it.
         self._reset, self._step = jax.jit(env.reset), jax.jit(env.step)
 
     @cached_property
     def _observation_space(self) -> Space:
-        obs = jax.eval_shape(self._reset, jax.random.PRNGKey(0)).obs
-        return space_of(jax.tree.map(box_of, obs))
+        return self.computed_observation_space()
 
     def observation_space(self, params: PyTree = None) -> Space:
         return self._observation_space
@@ -432,7 +463,9 @@ class PhysicsEnvironment(WrappedEnvironment):
 
     def is_truncated(self, state, params) -> jax.Array:
         clock, info = super().is_truncated(state, params), state.inner.info
-        return clock | (info[TRUNCATION] > 0) if TRUNCATION in info else clock
+        if TRUNCATION not in info:
+            return clock
+        return clock | (info[TRUNCATION] > 0)
 
 
 class WrappedMultiAgent(Wrapped, MultiAgentEnvironment):

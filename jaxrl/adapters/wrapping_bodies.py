@@ -100,10 +100,15 @@ def bodies_of(model: Any) -> Bodies:
     if model.njnt and not moves:  # what hangs on its first joint may swing to the other side
         joint = places[model.jnt_bodyid[0]]
         low, high = np.minimum(low, 2 * joint - high), np.maximum(high, 2 * joint - low)
+    of_drawn = lambda values: np.float32(values[drawn])
     return Bodies(
         model.geom_bodyid[drawn],
-        *(np.float32(values[drawn]) for values in (model.geom_pos, model.geom_quat)),
-        *(np.float32(values[drawn]) for values in (radius, box, ellipse, colours[:, :3] * 255)),
+        position=of_drawn(model.geom_pos),
+        rotation=of_drawn(model.geom_quat),
+        radius=of_drawn(radius),
+        box=of_drawn(box),
+        ellipse=of_drawn(ellipse),
+        colour=of_drawn(colours[:, :3] * 255),
         has_ground=bool((kinds == PLANE).any()),
         followed=followed,
         home=np.float32(places[followed or 0]),

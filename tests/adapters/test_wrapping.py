@@ -28,7 +28,8 @@ class Walk(WrappedEnvironment):
     """A library's walk: its state counts the steps to the right, and 3 of them end it."""
 
     def __init__(self, name="walk", time_limit="truncates", **args):
-        super().__init__(f"fake:{name}", args, 5, time_limit)
+        super().__init__(f"fake:{name}", args, 5)
+        self.time_limit = time_limit
 
     def observation_space(self, params=None):
         return Box(0.0, 10.0, (1,))
@@ -100,7 +101,8 @@ def test_flags_of_agents_that_end_together_have_all_of_them():
         def step_inner(self, key, inner, action):
             return {}, inner, {}, all_ended(jnp.bool_(False), self.agents), {}
 
-    env = Both("fake:both", {}, 1, "terminates")
+    env = Both("fake:both", {}, 1)
+    env.time_limit = "terminates"
     _, state = env.reset_env(jax.random.key(0), env.default_params)
     *_, terminated, _ = env.step_env(jax.random.key(0), state, {}, env.default_params)
     assert terminated == {"a": True, "b": True, "__all__": True}
@@ -126,18 +128,18 @@ class Form(enum.Enum):
 
 
 class Made:
-    def __init__(self, name, args):
-        self.name, self.args = name, args
+    def __init__(self, args):
+        self.args = args
 
 
 ARGUMENTS = {"size": 3, "wind": 0.5, "loops": False, "map": "hills", "max_steps": 9, "rule": None}
 ARGUMENTS |= {"form": Form.ROUND}
 
 
-def make_walk(time_limit="truncates", **args):
+def make_walk(_, **args):
     if args.get("size") == 13:
         raise KeyError("thirteen")
-    return Made(time_limit, args)
+    return Made(args)
 
 
 @constructors("fake", lambda: ["walk", "run"])
@@ -152,7 +154,7 @@ def test_a_constructor_has_the_arguments_of_the_library_and_our_time_limit():
         "time_limit": "truncates",
     }
     other = constructors("fake", lambda: ["walk"])(
-        lambda _: Maker(lambda **args: args, {"time_limit": 400})
+        lambda _: Maker(lambda _, **args: args, {"time_limit": 400}, has_time_limit=False)
     )
     assert other("walk").__signature__.parameters["time_limit"].default == 400
 
@@ -161,7 +163,7 @@ def test_values_of_a_defaults_kind_are_handed_on_as_pythons():
     args = {"size": np.int32(4), "wind": jnp.float32(0.5), "loops": True, "map": "plain"}
     args |= {"max_steps": 5.0, "rule": (1, [2]), "form": Form.ROUND}
     walk = constructor("walk")(time_limit="terminates", **args)
-    assert walk.name == "terminates"
+    assert walk.time_limit == "terminates" and constructor("walk")().time_limit == "truncates"
     assert walk.args == {**args, "size": 4, "wind": 0.5, "max_steps": 5}
     assert [type(walk.args[each]) for each in ("size", "wind", "max_steps")] == [int, float, int]
     assert constructor("walk")(size=0.5, wind=1).args == {"size": 0.5, "wind": 1}
