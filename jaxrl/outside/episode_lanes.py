@@ -1,7 +1,6 @@
 """Recorded episodes cut and packed into the rows of a learner's batch, in NumPy."""
 
 from collections import deque
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -83,40 +82,34 @@ class EpisodeLanes:
         Raises:
             UsageError: an agent that there is not, or data that do not fit the spaces.
         """
-        parts = [
-            (agent, self._part_of(agent, data))
-            for agent, data in self._agents_of(episode)
-            if len(data)
-        ]
+        parts = []
+        for agent, data in self._agents_of(episode).items():
+            if len(data):
+                parts.append((agent, self._part_of(agent, data)))
         before = self._so_far.pop(episode.id_, Finished({}, 0, {}, {}))
-        now = self._count(before, len(episode), parts)
+        after = self._count(before, len(episode), parts)
         for agent, part in parts:  # all of them are sound
             self._parts[agent].append(part)
         self.num_env_steps += len(episode)
         if episode.is_done:
-            self._finished.append(now)
+            self._finished.append(after)
         else:
-            self._so_far[episode.id_] = now
+            self._so_far[episode.id_] = after
             if len(self._so_far) > MOST_BEGUN:
                 del self._so_far[next(iter(self._so_far))]  # heard of least recently
 
     def take(self) -> tuple[tuple[Lanes, ...], EpisodeStats, np.ndarray]:
         """(lanes by group, finished episodes [T, E], which there are): a batch, of the oldest."""
         before = self._waiting()
-        lanes = tuple(
-            self._lanes(group, policy_spec)
-            for group, policy_spec in zip(
-                self.spec.grouping.groups, self.spec.policy_specs, strict=True
-            )
-        )
+        lanes = tuple(map(self._lanes, self.spec.grouping.groups, self.spec.policy_specs))
         share = 1.0 - self._waiting() / before if before else 1.0
         self.num_env_steps -= round(self.num_env_steps * share)
         return lanes, *self._take_finished()
 
     def _waiting(self) -> int:
-        return sum(len(part) for parts in self._parts.values() for part in parts)
+        return sum(sum(map(len, parts)) for parts in self._parts.values())
 
-    def _agents_of(self, episode: Episode) -> Iterator[tuple[AgentId, SingleAgentEpisode]]:
+    def _agents_of(self, episode: Episode) -> dict[AgentId, SingleAgentEpisode]:
         agents = self.spec.grouping.agents
         if isinstance(episode, MultiAgentEpisode):
             found = episode.agent_episodes
@@ -131,7 +124,7 @@ class EpisodeLanes:
         for agent in found:
             if agent not in agents:
                 raise unknown_name("agent", agent, agents, f"in episode {episode.id_}")
-        return iter(found.items())
+        return found
 
     def _part_of(self, agent: AgentId, episode: SingleAgentEpisode) -> Part:
         policy_spec, what = self._policy_specs[agent], f"episode {episode.id_}, agent {agent!r}:"
@@ -193,7 +186,7 @@ class EpisodeLanes:
         return lanes
 
     def _count(self, before: Finished, length: int, parts: list[tuple[AgentId, Part]]) -> Finished:
-        """An episode after a chunk of it, whose parts are told what it had brought before."""
+        """An episode after a chunk of it; its parts get the returns that it had before."""
         returns, steps = dict(before.returns), dict(before.agent_steps)
         discounted = dict(before.discounted)
         for agent, part in parts:
@@ -246,29 +239,29 @@ def _discounts(config: AlgorithmConfig, spec: RolloutSpec) -> dict[AgentId, floa
 
 def _empty(policy_spec: PolicySpec, shape: tuple[int, ...], *, masked: bool) -> Lanes:
     """Rows in which nobody acts."""
-    obs = lambda: jax.tree.map(
-        lambda part: np.zeros((*shape, *part.shape), jax.dtypes.canonicalize_dtype(part.dtype)),
-        tree_of(policy_spec.observation_space),
+    zeros = lambda: np.zeros(shape, np.float32)
+    flags = lambda: np.zeros(shape, bool)
+    zeros_of = lambda part: np.zeros(
+        (*shape, *part.shape), jax.dtypes.canonicalize_dtype(part.dtype)
     )
+    obs = lambda: jax.tree.map(zeros_of, tree_of(policy_spec.observation_space))
     space = policy_spec.action_space
     width = num_logits(space, policy_spec.action_distribution)
-    flags = {
-        name: np.zeros(shape, bool)
-        for name in (
-            *("has_dist_inputs", "has_log_prob"),
-            *("terminated", "truncated", "active", "begins"),
-        )
-    }
     return Lanes(
         obs=obs(),
         next_obs=obs(),
         action=jax.tree.map(np.array, policy_spec.zero_action(shape)),
         action_mask=np.ones((*shape, mask_length(space)), bool) if masked else None,
         dist_inputs=np.ones((*shape, width), np.float32),
-        log_prob=np.zeros(shape, np.float32),
-        reward=np.zeros(shape, np.float32),
-        return_before=np.zeros(shape, np.float32),
-        **flags,
+        log_prob=zeros(),
+        reward=zeros(),
+        return_before=zeros(),
+        has_dist_inputs=flags(),
+        has_log_prob=flags(),
+        terminated=flags(),
+        truncated=flags(),
+        active=flags(),
+        begins=flags(),
     )
 
 

@@ -13,9 +13,7 @@ from jaxrl.rollout.env_step import EnvBatch, RolloutSpec
 from jaxrl.rollout.rollout import Rollout
 
 # The axis of the copies in each field of a `Rollout` that has one.
-ROLLOUT_AXES = (
-    *(("trajectories", 2), ("reached", 1), ("episode_done", 1), ("hist_data", 1), ("shown", 1)),
-)
+ROLLOUT_AXES = {"trajectories": 2, "reached": 1, "episode_done": 1, "hist_data": 1, "shown": 1}
 
 
 class Fragment(NamedTuple):
@@ -35,17 +33,15 @@ def joined(spec: RolloutSpec, fragments: list[Fragment]) -> Fragment:
     batch = joined_envs(spec, envs, _joined)
     numbers = np.arange(len(batch.state.copy), dtype=np.int32)  # each fragment counts from 0
     batch = batch.replace(state=batch.state.replace(copy=numbers))
+    fields = {}
+    for name, axis in ROLLOUT_AXES.items():
+        fields[name] = _joined([getattr(rollout, name) for rollout in rollouts], axis)
     rollout = Rollout(
-        **_joined_fields(rollouts, ROLLOUT_AXES),
+        **fields,
         agent_steps=sum(rollout.agent_steps for rollout in rollouts),
         num_env_steps=sum(rollout.num_env_steps for rollout in rollouts),
     )
     return Fragment(batch, rollout, max(seconds, key=sum))
-
-
-def _joined_fields(parts: tuple[Any, ...], axes: tuple[tuple[str, int], ...]) -> dict[str, PyTree]:
-    """Each field of `parts`, as one along its axis of the copies."""
-    return {name: _joined([getattr(part, name) for part in parts], axis) for name, axis in axes}
 
 
 def _joined(parts: list[PyTree], axis: int) -> PyTree:

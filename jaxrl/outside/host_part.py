@@ -1,7 +1,7 @@
 """One part of the copies of an environment outside JAX, during a rollout.
 
 For each step there is one small compiled call, `_choose`, since the environments wait for it: the
-policies go on and choose the next actions. It takes and gives a step as one array of bytes. The
+policies advance and choose the next actions. It takes and gives a step as one array of bytes. The
 bytes wait until `_record`, one call for many steps, does everything else with them in a thread of
 its own.
 """
@@ -21,12 +21,7 @@ from jaxrl.core.types import AgentId, Key, PyTree
 from jaxrl.models.policy_spec import PolicyOutput, PolicyWeights
 from jaxrl.ops.byte_rows import ByteLayout
 from jaxrl.ops.packing import Packed, pack
-from jaxrl.outside.host_steps import (
-    act,
-    raw_step_of,
-    scatter_on_host,
-    with_new_episodes,
-)
+from jaxrl.outside.host_steps import act, raw_step_of, scatter_on_host, with_new_episodes
 from jaxrl.rollout.env_step import (
     EnvBatch,
     RolloutSpec,
@@ -36,14 +31,7 @@ from jaxrl.rollout.env_step import (
     read_by_networks,
 )
 from jaxrl.rollout.feature import Played
-from jaxrl.rollout.rollout import (
-    Carries,
-    Ends,
-    before_reset,
-    packed,
-    steps_of,
-    values_at_the_clock,
-)
+from jaxrl.rollout.rollout import Carries, Ends, before_reset, packed, steps_of, values_at_the_clock
 
 STEPS_AT_ONCE = 512  # that wait to be recorded, at most: each call takes Python's lock for a while
 BYTES_AT_ONCE = 2**24  # of theirs, unless a single step has more
@@ -54,7 +42,7 @@ class _Stepped(NamedTuple):
     """The inputs of `_choose` after a step."""
 
     steps: OutsideSteps
-    now: tuple[tuple[jax.Array, ...], PyTree]  # (noise by group, env_steps) of the next action
+    draws: tuple[tuple[jax.Array, ...], PyTree]  # (noise by group, env_steps) of the next action
 
 
 class _Answer(NamedTuple):
@@ -127,7 +115,7 @@ class _Waiting:
 
     def __init__(self, game: Game, layouts: _Layouts, most: int):
         self.stepped, self.answers = (np.zeros((most, layout.size), np.uint8) for layout in layouts)
-        steps, self.now = layouts.stepped.views(self.stepped)
+        steps, self.draws = layouts.stepped.views(self.stepped)
         split = functools.partial(scatter_on_host, game.spec.grouping, num_leading=1)
         by_agent = steps._replace(obs=split(steps.obs), final_obs=split(steps.final_obs))
         self.steps = jax.tree.leaves(by_agent)
@@ -153,7 +141,7 @@ class Part:
         self._recorder = recorder
         self._game, self._layouts = game, begun.layouts
         self._playing, self._answer = begun.playing, begun.answer
-        self._now = jax.tree.map(np.asarray, begun.noise), randomness[1]  # [T, ...]
+        self._draws = jax.tree.map(np.asarray, begun.noise), randomness[1]  # [T, ...]
         self._weights, weights = jax.tree.flatten(game.packed)
         self._policies, policies = jax.tree.flatten(begun.policies)
         structures = _Structures(begun.layouts, weights, policies)
@@ -211,7 +199,7 @@ class Part:
         self._first, self._row = first, 0
         following = slice(first + 1, first + self._most + 1)
         for rows, leaf in zip(
-            jax.tree.leaves(self._waiting.now), jax.tree.leaves(self._now), strict=True
+            jax.tree.leaves(self._waiting.draws), jax.tree.leaves(self._draws), strict=True
         ):
             rest = leaf[following]
             rows[: len(rest)] = rest
@@ -246,10 +234,10 @@ def _begin(
     spec, num_steps = statics
     env_keys, env_steps = randomness
     noise = draw_randomness(spec, env_keys, num_steps).noise
-    now = jax.tree.map(lambda leaf: leaf[0], (noise, env_steps))
-    answer = _Answer(*act(spec, weights, envs, now, env_params))
+    draws = jax.tree.map(lambda leaf: leaf[0], (noise, env_steps))
+    answer = _Answer(*act(spec, weights, envs, draws, env_params))
     playing = Playing(envs, Carries.zeros(spec, envs, num_steps), rows=None, step=jnp.int32(0))
-    stepped = _Stepped(_no_steps(spec, envs), now)
+    stepped = _Stepped(_no_steps(spec, envs), draws)
     row_of = functools.partial(_row_of, spec)
     led_to = answer.outputs, stepped.steps
     row = jax.eval_shape(row_of, weights, playing, led_to, env_params)[1]
@@ -276,14 +264,14 @@ def _choose(
     """The policies' actions after a step.
 
     Args:
-        policies: what they go on from.
-        stepped: what they did in the step, and what that led to, u8[...] each.
+        policies: their states before the step.
+        stepped: their outputs in the step, and its results, u8[...] each.
 
     Returns:
         (policies, answer)
     """
     layouts, (answer, stepped) = structures.layouts, stepped
-    steps, now = layouts.stepped.unpack(stepped)
+    steps, draws = layouts.stepped.unpack(stepped)
     copies = jnp.arange(len(steps.lost), dtype=jnp.int32)  # which nobody asks for here
     raw = with_new_episodes(raw_step_of(spec, steps, copies), steps.lost)
     envs = jax.tree.unflatten(structures.policies, policies)
@@ -291,7 +279,7 @@ def _choose(
     played = Played(weights, layouts.answer.unpack(answer).outputs, raw)
     envs = advance_policies(spec, envs, played)
     envs = envs.replace(obs=steps.obs, state=raw.state)
-    chosen = act(spec, weights, envs, now, env_params)
+    chosen = act(spec, weights, envs, draws, env_params)
     return jax.tree.leaves(_policies_of(spec, envs)), layouts.answer.pack(_Answer(*chosen))
 
 

@@ -28,25 +28,23 @@ def first_envs(
 def by_group(spec: RolloutSpec, steps: OutsideSteps) -> OutsideSteps:
     """A step with its observations by group, [N, E, M, ...]; nothing is shared."""
     steps = jax.tree.map(np.array, steps)
-    obs, final_obs = (gather_on_host(spec.grouping, part) for part in (steps.obs, steps.final_obs))
-    return steps._replace(obs=obs, final_obs=final_obs)
+    gather = functools.partial(gather_on_host, spec.grouping)
+    return steps._replace(obs=gather(steps.obs), final_obs=gather(steps.final_obs))
 
 
 def gather_on_host(grouping: Grouping, values: dict[str, PyTree]) -> tuple[PyTree, ...]:
     """NumPy arrays [E, ...] by agent, as [N, E, M, ...] by group: a view of an agent alone."""
     by_group = []
     for group in grouping.groups:
-        rows = [[values[agent] for agent in agents] for agents in group.agents]
-        if len(rows) == len(rows[0]) == 1:
-            (alone,) = rows[0]
+        if len(group.agents) == len(group.agents[0]) == 1:
             view = lambda leaf: leaf[None, :, None]
-            # Most observations are one array, which needs no walk through a tree in every step.
-            by_group.append(
-                view(alone) if isinstance(alone, np.ndarray) else jax.tree.map(view, alone)
-            )
+            by_group.append(jax.tree.map(view, values[group.agents[0][0]]))
             continue
-        stacked = [jax.tree.map(lambda *leaves: np.stack(leaves, 1), *row) for row in rows]
-        by_group.append(jax.tree.map(lambda *leaves: np.stack(leaves), *stacked))
+        rows = []
+        for agents in group.agents:
+            row = [values[agent] for agent in agents]
+            rows.append(jax.tree.map(lambda *leaves: np.stack(leaves, 1), *row))
+        by_group.append(jax.tree.map(lambda *leaves: np.stack(leaves), *rows))
     return tuple(by_group)
 
 
@@ -84,21 +82,20 @@ def act(
     spec: RolloutSpec,
     weights: tuple[PolicyWeights, ...],
     envs: EnvBatch,
-    now: tuple,
+    draws: tuple,
     env_params: PyTree,
 ) -> tuple[list[PolicyOutput], tuple[PyTree, ...]]:
     """The outputs of the policies, and the environment's actions, by group.
 
     Args:
-        now: (noise, env_steps) as of `choose_actions`.
+        draws: (noise, env_steps) as of `choose_actions`.
     """
-    noise, env_steps = now
+    noise, env_steps = draws
     outputs = choose_actions(spec, weights, envs, noise, env_params, env_steps)
-    actions = tuple(
-        policy_spec.to_env_action(output.action)
-        for policy_spec, output in zip(spec.policy_specs, outputs, strict=True)
-    )
-    return outputs, actions
+    actions = []
+    for policy_spec, output in zip(spec.policy_specs, outputs, strict=True):
+        actions.append(policy_spec.to_env_action(output.action))
+    return outputs, tuple(actions)
 
 
 def raw_step_of(spec: RolloutSpec, steps: OutsideSteps, copies: jax.Array) -> RawStep:

@@ -45,7 +45,7 @@ log = logging.getLogger(__name__)
 
 
 class RayEnded(RuntimeError):
-    """The Ray cluster has ended: training cannot go on."""
+    """The Ray cluster has ended: training cannot continue."""
 
 
 @dataclass
@@ -131,10 +131,9 @@ class RayRollouts:
         self._start = ray.put(start)
         self._has_played = False
         bounds = [num_envs * i // num_actors for i in range(num_actors + 1)]
-        self._shares = [
-            Share(slice(first, end), self._asked(end - first, 1))
-            for first, end in itertools.pairwise(bounds)
-        ]
+        self._shares = []
+        for first, end in itertools.pairwise(bounds):
+            self._shares.append(Share(slice(first, end), self._asked(end - first, 1)))
         for share in self._shares:
             if self._lacks_cores():
                 self._squeeze_in(share)
@@ -162,9 +161,10 @@ class RayRollouts:
             if self.stopping.is_set():
                 raise Stopped
             done, _ = self._ray.wait(list(waiting), timeout=POLL_S)
+            late = []
             if not done:
                 self._check_cluster()
-            late = [] if done else [ref for ref, share in waiting.items() if self._is_late(share)]
+                late = [ref for ref, share in waiting.items() if self._is_late(share)]
             for ref in {*done, *late}:
                 share = waiting.pop(ref)
                 fragment = self._taken(share, ref) if ref in done else self._given_up(share)
@@ -205,12 +205,12 @@ class RayRollouts:
         except self._ray.exceptions.RayTaskError as error:
             if not is_new:
                 raise error.cause from error
-            # On a machine that joined, say, which lacks a library: the others go on.
+            # On a machine that joined, say, which lacks a library: the others continue.
             return self._replace(share, one_line(error.cause))
         except self._ray.exceptions.RayError as error:
             return self._replace(share, f"its Ray actor was lost ({type(error).__name__})")
         if share.player.has_started:
-            return self._told(share, result)
+            return self._counted(share, result)
         if not result:
             share.player.has_started = True
             return None
@@ -218,8 +218,8 @@ class RayRollouts:
             raise UsageError(f"a Ray actor cannot start {result}")
         return self._replace(share, f"its Ray actor cannot start {result}")
 
-    def _told(self, share: Share, collected: Collected) -> Fragment:
-        """The fragment of what an actor returned, the rest of which is counted and logged."""
+    def _counted(self, share: Share, collected: Collected) -> Fragment:
+        """The fragment that an actor returned; its faults are counted, its messages logged."""
         share.begins = False
         self._faults.total += collected.num_faults
         self._faults.see(collected.fragment.rollout)
@@ -289,7 +289,7 @@ class RayRollouts:
     # ---- Ray
 
     def _check_cluster(self) -> None:
-        """Refuses to go on where Ray has ended: its own calls would end this process."""
+        """Raises RayEnded where Ray has ended: its own calls would end this process."""
         for name, address in self._servers.items():
             host, _, port = address.rpartition(":")
             try:

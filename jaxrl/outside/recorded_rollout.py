@@ -47,12 +47,7 @@ def recorded_rollout(
     Args:
         finished: [T, E]  the episodes to report, where `episode_done`, bool[T, E], is set.
     """
-    trajectories = tuple(
-        _trajectory(policy_spec, group, weights[g], lanes[g])
-        for g, (policy_spec, group) in enumerate(
-            zip(spec.policy_specs, spec.grouping.groups, strict=True)
-        )
-    )
+    trajectories = tuple(map(_trajectory, spec.policy_specs, spec.grouping.groups, weights, lanes))
     agent_steps = agent_steps_of(spec.grouping, trajectories)
     return Rollout(trajectories, finished, episode_done, agent_steps)
 

@@ -42,8 +42,8 @@ class RecordingPolicy(Policy):
         key = jax.random.fold_in(self._key, self._draws)
         self._draws += 1
         step = self.policy_spec, batch_shape, explore
-        now = key, np.float32(env_steps)
-        action, outputs, after = _decide(step, self.weights, inputs, now)
+        key_and_steps = key, np.float32(env_steps)
+        action, outputs, after = _decide(step, self.weights, inputs, key_and_steps)
         self._memory[mask_and_agent.get("agent")] = after
         action, outputs = jax.device_get((action, outputs))
         return action, outputs
@@ -54,13 +54,14 @@ def _decide(
     step: tuple[PolicySpec, tuple[int, ...], bool],
     weights: PyTree,
     inputs: ActInputs,
-    now: tuple[Key, jax.Array],
+    key_and_steps: tuple[Key, jax.Array],
 ) -> tuple[PyTree, dict[str, PyTree], PolicyState]:
     policy_spec, batch_shape, explore = step
-    key, env_steps = now
-    noise = policy_spec.noise(key, batch_shape) if explore else None
-    env_steps = env_steps if explore else None
-    output = policy_spec.act(weights, *inputs, noise=noise, env_steps=env_steps)
+    key, env_steps = key_and_steps
+    sampling = {}
+    if explore:
+        sampling = {"noise": policy_spec.noise(key, batch_shape), "env_steps": env_steps}
+    output = policy_spec.act(weights, *inputs, **sampling)
     outputs, after = model_outputs(output, None), policy_spec.next_state(output)
     sampled, env_action = policy_spec.action_form.recorded(output.action)
     if env_action is None:

@@ -64,9 +64,10 @@ class RolloutActor:
         if seeds is not None:
             rollouts.reset(weights, seeds)
         played = jax.device_get(rollouts.collect(weights, *randomness))
-        before, self._counted = self._counted, (rollouts.num_faults, rollouts.num_restarts)
-        new = [now - then for now, then in zip(self._counted, before, strict=True)]
-        return Collected(Fragment(*played), *new, self._said.taken())
+        (faults, restarts), fragment = self._counted, Fragment(*played)
+        self._counted = rollouts.num_faults, rollouts.num_restarts
+        new = rollouts.num_faults - faults, rollouts.num_restarts - restarts
+        return Collected(fragment, *new, self._said.taken())
 
     def close(self) -> None:
         self._rollouts.close()

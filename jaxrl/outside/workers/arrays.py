@@ -96,32 +96,27 @@ class StepArrays:
     ):
         self.form, self.num_envs, self.findings = form, num_envs, findings
         self.observed, self.acted = groups_of(form.observations), groups_of(form.actions)
-        self.mask_readers = [MaskReader(action) for action in form.actions if form.masked]
         self._buffer, self._size = buffer, 0
         self.blocks: list[np.ndarray] = []  # all of them
-        blocks = lambda groups: [
-            [
-                self._array((len(group.members), *leaf.shape), leaf.dtype)
-                for leaf in group.form.leaves
-            ]
-            for group in groups
-        ]
-        self.obs, self.final_obs = blocks(self.observed), blocks(self.observed)
-        self.action = blocks(self.acted)
-        self.mask = [
-            self._array((len(group.members), group.form.num_actions), bool)
-            for group in self.acted
-            if form.masked
-        ]
-        num_agents = (len(form.agents),)
-        self.reward = self._array(num_agents, "float32")
-        self.terminated, self.truncated, self.active, self.acting = (
-            self._array(num_agents, bool) for _ in range(4)
-        )
-        self.episode_done, self.lost, self.restarted = (self._array((), bool) for _ in range(3))
+        self.obs, self.final_obs = self._blocks(self.observed), self._blocks(self.observed)
+        self.action = self._blocks(self.acted)
+        self.mask: list[np.ndarray] = []
+        self.mask_readers: list[MaskReader] = []
+        if form.masked:
+            self.mask_readers += map(MaskReader, form.actions)
+            for group in self.acted:
+                shape = (len(group.members), group.form.num_actions)
+                self.mask.append(self._array(shape, bool))
+        flags = lambda *shape: self._array(shape, bool)
+        numbers = lambda: self._array((), "int64")
+        num_agents = len(form.agents)
+        self.reward = self._array((num_agents,), "float32")
+        self.terminated, self.truncated = flags(num_agents), flags(num_agents)
+        self.active, self.acting = flags(num_agents), flags(num_agents)
+        self.episode_done, self.lost, self.restarted = flags(), flags(), flags()
         self.metrics = self._array((len(form.metrics),), "float32")
         self.first_seed = self._array((), "uint32")
-        self.episode, self.step, self.current = (self._array((), "int64") for _ in range(3))
+        self.episode, self.step, self.current = numbers(), numbers(), numbers()
 
     @property
     def inputs(self) -> list[np.ndarray]:
@@ -154,6 +149,13 @@ class StepArrays:
         """The seed of the episode that a copy plays."""
         return episode_seed(self.first_seed[row], self.episode[row])
 
+    def _blocks(self, groups: list[AgentGroup]) -> list[list[np.ndarray]]:
+        blocks = []
+        for group in groups:
+            leaves, number = group.form.leaves, len(group.members)
+            blocks.append([self._array((number, *leaf.shape), leaf.dtype) for leaf in leaves])
+        return blocks
+
     def _array(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
         """An array [E, *shape], the next one in the buffer."""
         shape, start = (self.num_envs, *shape), self._size
@@ -183,25 +185,18 @@ class Row:
     def __init__(self, arrays: StepArrays, row: int):
         self.form, forms, self._findings = arrays.form, arrays.form, arrays.findings
         self.reads_metrics = bool(forms.metrics) or self._findings is not None
-        self.obs, self.final_obs = (
-            _views(blocks, arrays.observed, row) for blocks in (arrays.obs, arrays.final_obs)
-        )
-        self.write_obs, self.write_final_obs = (
-            [writer(*pair) for pair in zip(forms.observations, views, strict=True)]
-            for views in (self.obs, self.final_obs)
-        )
+        self.obs = _views(arrays.obs, arrays.observed, row)
+        self.final_obs = _views(arrays.final_obs, arrays.observed, row)
+        self.write_obs = list(map(writer, forms.observations, self.obs))
+        self.write_final_obs = list(map(writer, forms.observations, self.final_obs))
         actions = _views(arrays.action, arrays.acted, row)
-        self.read_action = [reader(*pair) for pair in zip(forms.actions, actions, strict=True)]
+        self.read_action = list(map(reader, forms.actions, actions))
         masks, self.is_masked = [[mask] for mask in arrays.mask], forms.masked
         self._mask_readers = arrays.mask_readers
         self._mask = _views(masks, arrays.acted, row) if forms.masked else []
-        self.reward, self.terminated, self.truncated, self.active, self.acting, self.metrics = (
-            block[row]
-            for block in (
-                *(arrays.reward, arrays.terminated, arrays.truncated, arrays.active),
-                *(arrays.acting, arrays.metrics),
-            )
-        )
+        self.reward, self.metrics = arrays.reward[row], arrays.metrics[row]
+        self.terminated, self.truncated = arrays.terminated[row], arrays.truncated[row]
+        self.active, self.acting = arrays.active[row], arrays.acting[row]
 
     def write_mask(self, agent: int, mask: Any, is_acting: bool = True) -> None:
         """Stores which actions of an agent are possible; None: all.
@@ -221,8 +216,9 @@ class Row:
         """Stores the first value of each metric that an agent's info has, else 0."""
         found = [metrics_of(info) for info in infos]
         if self._findings is not None:
-            for name, value in chain.from_iterable(values.items() for values in found):
-                self._findings.metrics[name] = float(value)
+            for values in found:
+                for name, value in values.items():
+                    self._findings.metrics[name] = float(value)
         for index, name in enumerate(self.form.metrics):
             holders = (values for values in found if name in values)
             self.metrics[index] = float(next(holders, {}).get(name, 0.0))

@@ -123,19 +123,15 @@ class ManyAgentsCopy:
         self.agents = tuple(map(str, env.possible_agents))
         self._ids = tuple(env.possible_agents)  # some are no texts
         self._index = {agent: index for index, agent in enumerate(self._ids)}
-        places = [f"of {name} for {agent!r}" for agent in self.agents]
-        self._actions = tuple(
-            form_of(env.action_space(agent), f"action {place}")
-            for agent, place in zip(self._ids, places, strict=True)
-        )
-        self._observed = [
-            ObservedMask(env.observation_space(agent), action)
-            for agent, action in zip(self._ids, self._actions, strict=True)
-        ]
-        self._observations = tuple(
-            form_of(observed.space, f"observation {place}", is_observed=True)
-            for observed, place in zip(self._observed, places, strict=True)
-        )
+        self._actions, self._observed, self._observations = [], [], []
+        for agent in self._ids:
+            place = f"of {name} for {str(agent)!r}"
+            action = form_of(env.action_space(agent), f"action {place}")
+            observed = ObservedMask(env.observation_space(agent), action)
+            observation = form_of(observed.space, f"observation {place}", is_observed=True)
+            self._actions.append(action)
+            self._observed.append(observed)
+            self._observations.append(observation)
         self._masks = [MaskSource() for _ in self._ids]
 
     def declared(self) -> EnvForm:

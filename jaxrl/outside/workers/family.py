@@ -1,7 +1,7 @@
-"""Processes that environments start: which of them must not go on, and how they are found.
+"""Processes that environments start: which of them must end, and how they are found.
 
-A child that an environment forks, and that comes back from the environment's code, would go on as
-a second worker or trainer: `in_one_process` ends it. Where a call would be too slow, `num_forks` is
+A child that an environment forks, and that comes back from the environment's code, would continue
+as a second worker or trainer: `in_one_process` ends it. Where a call is too slow, `num_forks` is
 compared with what it was.
 
 What a worker's environments have started ends with the worker (`end`). It is known by its session,

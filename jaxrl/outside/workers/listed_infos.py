@@ -40,7 +40,8 @@ class ListedInfos:
 
     def reset(self, seed: int | list[int]) -> tuple[Any, dict[str, Any]]:
         """Begins episodes of all copies; of several seeds the first counts."""
-        seed = seed[0] if isinstance(seed, list) else seed
+        if isinstance(seed, list):
+            seed = seed[0]
         if not hasattr(self._env, "reset_infos"):
             obs, infos = self._env.reset(seed=seed)
             # Those of SuperSuit's processes are packed in a way of their own.
@@ -60,9 +61,9 @@ class ListedInfos:
         terminated, truncated = (np.asarray(flags) != 0 for flags in ends)
         ended = terminated | truncated
         info = self._by_name(infos, ended)
-        info["final_obs"] = [
-            _reached(row, infos[row]) if has_ended else None for row, has_ended in enumerate(ended)
-        ]
+        info["final_obs"] = [None] * self.num_envs
+        for row in np.flatnonzero(ended):
+            info["final_obs"][row] = _reached(row, infos[row])
         return obs, rewards, terminated, truncated, info
 
     def close(self) -> None:
@@ -86,11 +87,10 @@ class ListedInfos:
             found[MASK] = [info.get(MASK) for info in masked]
             found[f"_{MASK}"] = [MASK in info for info in masked]
         metrics = [info.get("metrics") or {} for info in infos]
-        names = sorted({name for row in metrics for name in row})
-        if names:
-            found["metrics"] = {
-                name: np.array([float(row.get(name, 0)) for row in metrics]) for name in names
-            }
+        if any(metrics):
+            found["metrics"] = {}
+        for name in sorted(set().union(*metrics)):
+            found["metrics"][name] = np.array([float(row.get(name, 0)) for row in metrics])
         return found
 
 

@@ -9,12 +9,7 @@ from jaxrl.outside.workers.arrays import EnvForm, StepArrays
 from jaxrl.outside.workers.shared_generators import Draws
 from jaxrl.outside.workers.sources import Source
 from jaxrl.outside.workers.stepper import BrokenEnvironment, Stepper
-from jaxrl.outside.workers.vector import (
-    FaultCount,
-    FirstObs,
-    Results,
-    spec_of,
-)
+from jaxrl.outside.workers.vector import FaultCount, FirstObs, Results, spec_of
 from jaxrl.outside.workers.vector_stepper import VectorStepper
 
 

@@ -8,6 +8,7 @@ must not import JAX.
 """
 
 from collections.abc import Callable, Mapping
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,7 @@ class MaskReader:
     def __init__(self, form: SpaceForm):
         self._form, counts = form, [form.counts_of(leaf) for leaf in form.leaves]
         self._leaves = list(zip(form.leaves, counts, strict=True))
-        ends = np.cumsum([0, *(count for leaf_counts in counts for count in leaf_counts)])
+        ends = np.cumsum([0, *chain(*counts)])
         self.size, self._starts = int(ends[-1]), ends[:-1]
 
     def read(self, mask: Any, is_acting: bool = True) -> np.ndarray:
@@ -57,9 +58,9 @@ class MaskReader:
         elif isinstance(mask, list) and all(isinstance(flag, int | float) for flag in mask):
             parts = [self._part(np.asarray(mask), self._form.leaves[0], self.size)]
         else:
-            parts = [
-                self._part(_at(mask, leaf.path), leaf, sum(counts)) for leaf, counts in self._leaves
-            ]
+            parts = []
+            for leaf, counts in self._leaves:
+                parts.append(self._part(_at(mask, leaf.path), leaf, sum(counts)))
         return np.concatenate(parts)
 
     def _part(self, mask: Any, leaf: Leaf, size: int) -> np.ndarray:
@@ -124,15 +125,18 @@ class MaskSource:
         if self._is_in_info is None:
             self._is_in_info = is_there
         if is_there != self._is_in_info:
-            when = "is missing in this info" if self._is_in_info else "is in this info"
-            before = "and was" if self._is_in_info else "and was not"
+            place = "is in this info, and was not"
+            if self._is_in_info:
+                place = "is missing in this info, and was"
             raise ValueError(
-                f"info['action_mask'] {when}, {before} there before: give one for each action, "
-                "also in the reset (None: all are possible)"
+                f"info['action_mask'] {place} there before: give one for each action, also in the "
+                "reset (None: all are possible)"
             )
         if is_there:
             return True, info[MASK]
-        return (False, None) if self._method is None else (True, self._method())
+        if self._method is None:
+            return False, None
+        return True, self._method()
 
 
 def method_of(env: Any) -> Callable[[], Any] | None:
@@ -153,7 +157,7 @@ def _without_mask(space: Any) -> Any:
 def _flat(mask: Any) -> list[Any]:
     """The arrays of nested tuples and lists of them."""
     if isinstance(mask, tuple | list) and mask and not np.isscalar(mask[0]):
-        return [array for part in mask for array in _flat(part)]
+        return list(chain.from_iterable(map(_flat, mask)))
     return [np.asarray(mask)]
 
 

@@ -36,12 +36,7 @@ from jaxrl.outside.workers.arrays import EnvForm, StepArrays, size_of
 from jaxrl.outside.workers.process import LENGTH, MESSAGE, RESET, RESTART, Layout
 from jaxrl.outside.workers.sources import Source
 from jaxrl.outside.workers.stepper import Fault
-from jaxrl.outside.workers.vector import (
-    FaultCount,
-    FirstObs,
-    Results,
-    spec_of,
-)
+from jaxrl.outside.workers.vector import FaultCount, FirstObs, Results, spec_of
 
 START_TIMEOUT_S = 300.0  # to import a simulator and to make the environments
 CLOSE_TIMEOUT_S = 2.0
@@ -268,9 +263,10 @@ class ProcessPool:
                     raise Lost(f"no result within {limit:g} s")
             except Lost as error:
                 if worker.failure and RESET in worker.pending:  # it has never worked
-                    name = f"environment {self.spec.name!r}"
-                    said = worker.failure.startswith(name)
-                    raise TooManyFaults(f"{'' if said else f'{name}: '}{worker.failure}") from None
+                    name, reason = f"environment {self.spec.name!r}", worker.failure
+                    if not reason.startswith(name):
+                        reason = f"{name}: {reason}"
+                    raise TooManyFaults(reason) from None
                 self._replace(index, str(error))
                 last_progress = None
 
@@ -332,8 +328,10 @@ def shares(parts: tuple[slice, ...], num_workers: int) -> list[tuple[range, ...]
     if num_workers <= min(sizes):
         split = [_split(range(part.start, part.stop), num_workers) for part in parts]
         return list(zip(*split, strict=True))
-    rows = _split(range(parts[0].start, parts[-1].stop), num_workers)
-    return [tuple(_within(worker_rows, part) for part in parts) for worker_rows in rows]
+    rows_of_workers = []
+    for rows in _split(range(parts[0].start, parts[-1].stop), num_workers):
+        rows_of_workers.append(tuple(_within(rows, part) for part in parts))
+    return rows_of_workers
 
 
 def _split(rows: range, count: int) -> list[range]:

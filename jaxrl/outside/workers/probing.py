@@ -70,31 +70,33 @@ def possible_actions(
 ) -> dict[AgentId, PyTree]:
     """Actions of all agents in all copies: the first possible ones, of Boxes those nearest to 0."""
     masks = masks or dict.fromkeys(spec.agents)
-    return {
-        agent: _possible(space, masks[agent], num_envs)
-        for agent, space in spec.action_spaces.items()
-    }
+    actions = {}
+    for agent, space in spec.action_spaces.items():
+        actions[agent] = _possible(space, masks[agent], num_envs)
+    return actions
 
 
 def _possible(space: Space, mask: np.ndarray | None, num_envs: int) -> PyTree:
     """A possible action of one agent, [E, ...]; each part of integers has its part of the mask."""
     parts, structure = jax.tree.flatten(tree_of(space))
-    lengths = [0 if mask is None else mask_length(part) for part in parts]
-    masks = np.split(mask, np.cumsum(lengths)[:-1], axis=1) if mask is not None else lengths
-    found = [
-        _first_possible(countable(part), flags if length else None, num_envs).astype(part.dtype)
-        for part, flags, length in zip(parts, masks, lengths, strict=True)
-    ]
+    found, begin = [], 0
+    for part in parts:
+        flags, length = None, mask_length(part)
+        if mask is not None and length:
+            flags = mask[:, begin : begin + length]
+            begin += length
+        found.append(_first_possible(countable(part), flags, num_envs).astype(part.dtype))
     return structure.unflatten(found)
 
 
 def _first_possible(space: Space, mask: np.ndarray | None, num_envs: int) -> np.ndarray:
-    """[E, ...]"""
+    """The first possible action of a plain space in each copy, [E, ...]."""
     if isinstance(space, Box):
         nearest = np.clip(0, space.low, space.high).astype(space.dtype)
         return np.broadcast_to(nearest, (num_envs, *space.shape))
     ends = np.cumsum(space.counts)
-    mask = np.ones((num_envs, ends[-1]), bool) if mask is None else mask
+    if mask is None:
+        mask = np.ones((num_envs, ends[-1]), bool)
     first = [part.argmax(axis=1) for part in np.split(mask, ends[:-1], axis=1)]
     inside = np.stack(first, axis=1).reshape(num_envs, *program_space(space).shape)
     return from_program(space, inside)

@@ -1,4 +1,4 @@
-"""Main program of a worker process: it steps copies in shared memory when it is told to.
+"""Main program of a worker process: it steps copies in shared memory at its parent's commands.
 
 It is started as a file, not as a module: importing `jaxrl` would import JAX, which takes seconds
 and 200 MB in every process. It gets three file descriptors (commands, reports, the shared memory)

@@ -59,7 +59,7 @@ class PythonEnv(NamedTuple):
         step_timeout_s: float = STEP_TIMEOUT_S,
         max_consecutive_faults: int = MAX_CONSECUTIVE_FAULTS,
     ) -> VectorEnv:
-        """E copies.
+        """E copies of the environment, which step together.
 
         Args:
             num_workers: processes that step them; 0: this one; None: as of `default_workers`. A
@@ -141,8 +141,10 @@ def adapt(
         made: what `make` has made.
     """
     source = source_of(make)
-    source = source if name is None else source._replace(name=name)
-    made = make_copy(source) if made is None else made
+    if name is not None:
+        source = source._replace(name=name)
+    if made is None:
+        made = make_copy(source)
     declared = declare(source, made)
     return _environment(declared, int(made.num_envs) if declared.is_vector else None)
 
@@ -155,8 +157,8 @@ def _environment(
         env.pictured = functools.partial(PicturedEnv, declared[:2])
     if num_copies is not None:
         env.num_copies, env.has_one_set = num_copies, declared.source.is_given
-    observations = declared.form.observations
-    env.unread = tuple(sorted({part for form in observations for part in form.unread}))
+    unread = (form.unread for form in declared.form.observations)
+    env.unread = tuple(sorted(set().union(*unread)))
     env.without_parts = functools.partial(_without_parts, declared, num_copies)
     return env
 

@@ -29,10 +29,10 @@ class RllibAsParallel:
         self.metadata = {**(getattr(env, "metadata", None) or {}), "agents_wait": True}
         self.possible_agents = _agents_of(env)
         self.agents: list = []
-        self._spaces = {
-            agent: tuple(_space_of(env, agent, kind) for kind in ("observation", "action"))
-            for agent in self.possible_agents
-        }
+        self._spaces: dict[Any, tuple[Any, Any]] = {}
+        for agent in self.possible_agents:
+            spaces = _space_of(env, agent, "observation"), _space_of(env, agent, "action")
+            self._spaces[agent] = spaces
 
     def __getattr__(self, name: str) -> Any:
         if name == "_env":  # while it is copied
@@ -60,23 +60,19 @@ class RllibAsParallel:
         observations, rewards, terminateds, *truncateds, infos = results
         self._check(observations)
         terminated, truncated = self._flags(terminateds, truncateds[0] if truncateds else {})
-        self.agents = [
-            agent for agent in self.agents if not (terminated[agent] or truncated[agent])
-        ]
+        is_present = lambda agent: not (terminated[agent] or truncated[agent])
+        self.agents = list(filter(is_present, self.agents))
         return observations, dict.fromkeys(actions, 0.0) | rewards, terminated, truncated, infos
 
     def _flags(self, terminateds: Mapping, truncateds: Mapping) -> tuple[dict, dict]:
         """The flags of each agent that was present: its own, or else those of all."""
-        pairs = {}
+        terminated, truncated = {}, {}
         for agent in self.agents:
-            pair = terminateds.get(agent, False), truncateds.get(agent, False)
-            has_ended = any(pair)
-            pairs[agent] = (
-                pair
-                if has_ended
-                else tuple(flags.get(ALL, False) for flags in (terminateds, truncateds))
-            )
-        return tuple({agent: pair[i] for agent, pair in pairs.items()} for i in range(2))
+            ends, cut = terminateds.get(agent, False), truncateds.get(agent, False)
+            if not (ends or cut):
+                ends, cut = terminateds.get(ALL, False), truncateds.get(ALL, False)
+            terminated[agent], truncated[agent] = ends, cut
+        return terminated, truncated
 
     def _check(self, observations: Any) -> None:
         if not isinstance(observations, Mapping):
@@ -117,13 +113,17 @@ def _first_of(env: Any, seed: int | None) -> tuple[Any, Any]:
 
 def _agents_of(env: Any) -> list:
     """All agents that may appear, as far as the environment says it; else those of a reset."""
-    spaces = [_by_agent(getattr(env, f"{kind}_spaces", None)) for kind in ("observation", "action")]
-    alone = [_by_agent(getattr(env, f"{kind}_space", None)) for kind in ("observation", "action")]
-    named = alone[0] if alone[0].keys() == alone[1].keys() else {}
-    for agents in (
-        *(getattr(env, "possible_agents", None), *spaces),
-        *(getattr(env, "_agent_ids", None), getattr(env, "agents", None), named),
-    ):
+    spaces = lambda name: _by_agent(getattr(env, name, None))
+    candidates = [
+        getattr(env, "possible_agents", None),
+        spaces("observation_spaces"),
+        spaces("action_spaces"),
+        getattr(env, "_agent_ids", None),
+        getattr(env, "agents", None),
+    ]
+    if spaces("observation_space").keys() == spaces("action_space").keys():
+        candidates.append(spaces("observation_space"))
+    for agents in candidates:
         if agents:
             return sorted(agents, key=str) if isinstance(agents, set | frozenset) else list(agents)
     observations, _ = _first_of(env, seed=0)

@@ -32,7 +32,7 @@ class Generator(Protocol):
         """The generator's state."""
 
     def set(self, state: Any) -> None:
-        """Goes on from a state that `get` gave."""
+        """Continues from a state that `get` gave."""
 
     def seed(self, seed: int) -> None:
         """Begins as the library's own function does with a seed."""
@@ -41,11 +41,11 @@ class Generator(Protocol):
         """A value that is another one after a draw."""
 
     def preserved(self) -> Callable[[], None]:
-        """A function that brings all back as it is now."""
+        """A function that restores the present state."""
 
 
 class _Python:
-    """`random`'s."""
+    """The generator of the module `random`."""
 
     def __init__(self):
         self.get = self.fingerprint = random.getstate
@@ -60,7 +60,7 @@ class _Python:
 
 
 class _NumPy:
-    """`numpy.random`'s, whose source of bits is exchanged: its state takes 60 us to read and write.
+    """NumPy's generator, whose source of bits is exchanged: reading its state takes 60 us.
 
     A second normal number that NumPy has drawn in advance is forgotten by that.
     """
@@ -90,7 +90,7 @@ class _NumPy:
 
 
 class _Torch:
-    """PyTorch's, of the CPU."""
+    """PyTorch's generator of the CPU."""
 
     def is_loaded(self) -> bool:
         return hasattr(sys.modules.get("torch"), "default_generator")
@@ -129,9 +129,9 @@ def seed_process(seed: int) -> None:
 def preserved(generators: list[Generator] | None = None) -> Iterator[None]:
     """Restores the process's generators, or the given ones, after what is drawn inside."""
     with _swapping:
-        endings = [
-            generator.preserved() for generator in (loaded() if generators is None else generators)
-        ]
+        if generators is None:
+            generators = loaded()
+        endings = [generator.preserved() for generator in generators]
         try:
             yield
         finally:

@@ -159,9 +159,9 @@ def _make_gymnasium(name: str, /, **args: Any) -> Any:
     if module:
         _imported(module, f"gym:{name}")
     elif short not in gymnasium.registry:
-        prefixes = (prefix for prefix in REGISTERED_BY if short.startswith(prefix))
-        if (prefix := next(prefixes, None)) is not None:
-            _imported(REGISTERED_BY[prefix][0], f"gym:{name}", REGISTERED_BY[prefix][1])
+        for prefix, (library, package) in REGISTERED_BY.items():
+            if short.startswith(prefix):
+                _imported(library, f"gym:{name}", package)
     registered = _newest(short, gymnasium.registry, "-v")
     if registered is None:
         look = "" if module else "; one that a package registers is gym:MODULE:NAME"
@@ -178,10 +178,11 @@ def _make_pettingzoo(name: str, /, **args: Any) -> Any:
     if len(parts) < 2 or not all(part.isidentifier() for part in parts):
         raise UsageError(f"{wrong}: give the module's family and name: pettingzoo:sisl/pursuit_v4")
     package = _family(name, *parts[:-1])
-    names = [module.name for module in pkgutil.iter_modules(package.__path__)]
-    newest = _newest(parts[-1], [stem for stem in names if "_v" in stem], "_v")
+    modules = (module.name for module in pkgutil.iter_modules(package.__path__))
+    versions = [module for module in modules if "_v" in module]
+    newest = _newest(parts[-1], versions, "_v")
     if newest is None:
-        choices = ["/".join((*parts[:-1], stem)) for stem in names if "_v" in stem]
+        choices = ["/".join((*parts[:-1], version)) for version in versions]
         raise unknown_name("environment of PettingZoo", name, choices)
     extra = f'"pettingzoo[{parts[0]}]"'
     module = _imported(f"{package.__name__}.{newest}", f"pettingzoo:{name}", extra)
@@ -209,15 +210,14 @@ def _family(name: str, *parts: str) -> ModuleType:
 
 
 def _newest(name: str, names: Iterable[str], mark: str) -> str | None:
-    """The known name itself, or of one without a version the newest; None: there is none."""
-    if name in (names := list(names)):
-        return name
-    versions = {candidate: candidate.removeprefix(f"{name}{mark}") for candidate in names}
-    numbers = {
-        candidate: int(version)
-        for candidate, version in versions.items()
-        if version != candidate and version.isdecimal()
-    }
+    """The name itself if it is one of them, or else its newest version; None: there is none."""
+    numbers = {}
+    for candidate in names:
+        if candidate == name:
+            return name
+        version = candidate.removeprefix(f"{name}{mark}")
+        if version != candidate and version.isdecimal():
+            numbers[candidate] = int(version)
     return max(numbers, key=numbers.get, default=None)
 
 

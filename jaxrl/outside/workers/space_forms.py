@@ -4,6 +4,7 @@ Worker processes use this module, so it must not import JAX.
 """
 
 import functools
+import itertools
 import logging
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -16,11 +17,9 @@ from jaxrl.core.number_types import NotHeldError, store
 NARROWER = {"int64": "int32", "uint64": "uint32"}  # JAX has 32 bits
 
 DOUBLE = np.dtype("float64")
+MOST_CHOICES = 10_000  # of the integers of a Box together, where a mask may be of them
 
 log = logging.getLogger(__name__)
-
-
-MOST_CHOICES = 10_000  # of the integers of a Box together, where a mask may be of them
 
 
 class Leaf(NamedTuple):
@@ -68,7 +67,7 @@ class SpaceForm(NamedTuple):
         json = self.json
         for key in leaf.path:
             json = json["spaces"][key]
-        low, high = (np.asarray(json[bound], np.float64) for bound in ("low", "high"))
+        low, high = np.float64(json["low"]), np.float64(json["high"])
         counts = np.broadcast_to(np.floor(high) - np.ceil(low) + 1, leaf.shape)
         few = counts.size and counts.sum() <= MOST_CHOICES
         return tuple(np.ravel(counts).astype(int).tolist()) if few else ()
@@ -103,8 +102,9 @@ def form_of(space: Any, what: str, *, is_observed: bool = False) -> SpaceForm:
     json = _converted(space, what, (), leaves, unread)
     if json is None:
         raise UsageError(f"{what}: {space!r:.200} has nothing that a network can read")
-    for leaf in () if is_observed else leaves:
-        _refuse_rounded(leaf, what)
+    if not is_observed:
+        for leaf in leaves:
+            _refuse_rounded(leaf, what)
     return SpaceForm(json, tuple(leaves), tuple(unread or ()))
 
 
@@ -124,8 +124,8 @@ def without_parts(form: SpaceForm, names: tuple[str, ...]) -> SpaceForm:
         path = name_of(leaf.path)
         return not any(path == name or path.startswith(f"{name}/") for name in names)
 
-    left = [is_left(leaf) for leaf in form.leaves]
-    leaves = tuple(leaf for leaf, stays in zip(form.leaves, left, strict=True) if stays)
+    left = list(map(is_left, form.leaves))
+    leaves = tuple(itertools.compress(form.leaves, left))
     return form._replace(json=_pruned(form.json, iter(left)), leaves=leaves)
 
 
@@ -135,14 +135,16 @@ def name_of(path: tuple[str | int, ...]) -> str:
 
 def _pruned(json: dict[str, Any], left: Iterator[bool]) -> dict[str, Any] | None:
     """A space without some of its plain parts; None if none is left."""
-    if json["space"] == "Dict":
-        found = {name: _pruned(part, left) for name, part in json["spaces"].items()}
-        parts = {name: part for name, part in found.items() if part is not None}
-    elif json["space"] == "Tuple":
-        parts = [part for part in [_pruned(part, left) for part in json["spaces"]] if part]
-    else:
+    if "spaces" not in json:
         return json if next(left) else None
-    return {**json, "spaces": parts} if parts else None
+    is_dict, parts = json["space"] == "Dict", {}
+    for key, part in json["spaces"].items() if is_dict else enumerate(json["spaces"]):
+        pruned = _pruned(part, left)
+        if pruned is not None:
+            parts[key] = pruned
+    if not parts:
+        return None
+    return {**json, "spaces": parts if is_dict else list(parts.values())}
 
 
 def _converted(
@@ -159,11 +161,11 @@ def _converted(
         named = list(enumerate(space.spaces))
     else:
         return _part(space, what, path, leaves, unread)
-    found = {
-        key: _converted(part, f"{what}[{key!r}]", (*path, key), leaves, unread)
-        for key, part in named
-    }
-    parts = {key: part for key, part in found.items() if part is not None}
+    parts = {}
+    for key, part in named:
+        found = _converted(part, f"{what}[{key!r}]", (*path, key), leaves, unread)
+        if found is not None:
+            parts[key] = found
     if named and not parts:
         return None
     if isinstance(space, spaces.Dict):
@@ -194,8 +196,7 @@ def _plain(space: Any, what: str, path: tuple) -> tuple[dict[str, Any], Leaf]:
     shape, given_dtype = tuple(space.shape or ()), np.dtype(space.dtype or "int64").name
     if isinstance(space, spaces.Box):
         dtype = _narrow(space, what)
-        bounds = [_bound(bound, dtype) for bound in (space.low, space.high)]
-        json = {"space": "Box", "low": bounds[0], "high": bounds[1]}
+        json = {"space": "Box", "low": _bound(space.low, dtype), "high": _bound(space.high, dtype)}
         json |= {"shape": list(shape), "dtype": dtype}
         return json, Leaf(path, shape, dtype, (), (), given_dtype)
     if isinstance(space, spaces.Discrete):
@@ -206,7 +207,7 @@ def _plain(space: Any, what: str, path: tuple) -> tuple[dict[str, Any], Leaf]:
         counts = np.full(shape, 2) if isinstance(space, spaces.MultiBinary) else space.nvec
         starts = np.broadcast_to(getattr(space, "start", 0), shape)
         json = {"space": "MultiDiscrete", "nvec": counts.tolist(), "start": starts.tolist()}
-        count, start = (tuple(np.ravel(numbers).tolist()) for numbers in (counts, starts))
+        count, start = tuple(np.ravel(counts).tolist()), tuple(np.ravel(starts).tolist())
         return json, Leaf(path, shape, "int32", count, start, given_dtype)
     raise UsageError(
         f"{what}: Gymnasium's {type(space).__name__} space is not supported; allowed: "

@@ -170,7 +170,7 @@ class Stepper:
         self._copies[index] = self._make(index)
 
     def _lose(self, index: int) -> None:
-        """The results of a step whose episode was dropped."""
+        """Reports a step as lost, without results: its episode was dropped."""
         row = self._rows[index]
         self._lost[index], self._restarted[index], self._episode_done[index] = True, False, False
         self._steps[index] = 0
@@ -178,7 +178,7 @@ class Stepper:
             results[:] = 0
 
     def _keep_obs(self, indices: Iterable[int]) -> None:
-        """A new episode's first observations as those that the step reached."""
+        """Reports a new episode's first observations as those that the step reached."""
         for index in indices:
             for block, final in self._blocks:
                 final[index] = block[index]

@@ -90,13 +90,14 @@ class VectorEnv(Protocol):
 
 
 def spec_of(name: str, form: EnvForm) -> VectorSpec:
-    observations = [from_json(space.json) for space in form.observations]
-    actions = [from_json(space.json) for space in form.actions]
+    observations, actions = {}, {}
+    for agent, observed, acted in zip(form.agents, form.observations, form.actions, strict=True):
+        observations[agent], actions[agent] = from_json(observed.json), from_json(acted.json)
     return VectorSpec(
         name,
         form.agents,
-        dict(zip(form.agents, observations, strict=True)),
-        dict(zip(form.agents, actions, strict=True)),
+        observations,
+        actions,
         form.metrics,
         form.masked,
         form.always_active,
@@ -117,8 +118,10 @@ class FaultCount:
         """Counts a fault, which cost this many episodes."""
         self.total += num_episodes
         self.consecutive += 1
-        what = f"{num_episodes} episodes dropped, " if num_episodes > 1 else "episode dropped, "
-        log.warning("environment %r: %s%s", self._name, what if num_episodes else "", fault)
+        loss = "episode dropped, " if num_episodes else ""
+        if num_episodes > 1:
+            loss = f"{num_episodes} episodes dropped, "
+        log.warning("environment %r: %s%s", self._name, loss, fault)
         if self.consecutive > self._max:
             raise TooManyFaults(
                 f"environment {self._name!r} failed {self.consecutive} times and finished no "
@@ -188,5 +191,8 @@ class Results:
     def _masks(self, rows: slice) -> dict[AgentId, np.ndarray] | None:
         masks = {}
         for group, block in zip(self._arrays.acted, self._arrays.mask, strict=False):
-            masks |= {self._agents[i]: block[rows, k] for k, i in enumerate(group.members)}
-        return {agent: masks[agent] for agent in self._agents} if masks else None
+            for member, index in enumerate(group.members):
+                masks[self._agents[index]] = block[rows, member]
+        if not masks:
+            return None
+        return {agent: masks[agent] for agent in self._agents}

@@ -13,7 +13,7 @@ import numpy as np
 from jaxrl.core.errors import UsageError
 from jaxrl.core.mask_parts import MASK
 from jaxrl.core.number_types import NotHeldError, as_type
-from jaxrl.outside.workers.arrays import EnvForm, RangeCheck, StepArrays, episode_seed, metrics_of
+from jaxrl.outside.workers.arrays import EnvForm, RangeCheck, StepArrays, metrics_of
 from jaxrl.outside.workers.copies import AGENT, FIVE, described, of_length
 from jaxrl.outside.workers.listed_infos import with_gymnasiums_interface
 from jaxrl.outside.workers.masks import MaskSource, ObservedMask, method_of
@@ -73,8 +73,11 @@ class VectorStepper:
         try:
             self._step()
             wrong = self._reached.wrong_rows()
-            reason = self._reached.reason(wrong[0]) if wrong else ""
-            reason = reason or ("" if np.isfinite(arrays.reward).all() else "a reward is NaN")
+            reason = ""
+            if wrong:
+                reason = self._reached.reason(wrong[0])
+            elif not np.isfinite(arrays.reward).all():
+                reason = "a reward is NaN"
         except BaseException as error:
             reason = reason_to_drop(error)
         if reason:
@@ -117,13 +120,12 @@ class VectorStepper:
             self._begin(ended)
 
     def _begin(self, ended: np.ndarray) -> None:
-        """New episodes of some copies, with seeds of their own."""
+        """Begins new episodes of some copies, each with its own seed."""
         arrays = self._arrays
         arrays.episode[ended] += 1
-        seeds = [
-            episode_seed(*pair) if has_ended else None
-            for has_ended, *pair in zip(ended, arrays.first_seed, arrays.episode, strict=True)
-        ]
+        seeds: list[int | None] = [None] * arrays.num_envs
+        for row in np.flatnonzero(ended):
+            seeds[row] = arrays.seed(row)
         options = {"reset_mask": ended}
         obs, info = self._drawing(lambda: self._env.reset(seed=seeds, options=options))
         obs, masks = self._observed.split(obs)
