@@ -12,13 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl.core.errors import UsageError, unknown_name
-from jaxrl.core.program_spaces import (
-    action_to_program,
-    countable,
-    mask_length,
-    sampled_space,
-)
-from jaxrl.core.spaces import Box, Space, is_tree, tree_of
+from jaxrl.core.program_spaces import action_to_program, countable, mask_length, sampled_space
+from jaxrl.core.spaces import Box, Space, is_tree, parts_of, tree_of
 from jaxrl.core.types import AgentId, PyTree
 from jaxrl.episodes.values import Nested, check_fits, leaves, map_space, one_hot
 from jaxrl.models.policy_spec import PolicyInputs, PolicySpec, PolicyWeights
@@ -90,14 +85,17 @@ def judge_actions(policy: Any, agent: AgentId, rows: AgentRows) -> JudgedActions
 
 def action_features(space: Any, action: np.ndarray) -> np.ndarray:
     """g(a), f32[R, G]."""
-    if is_tree(space):  # all numbers after all integers, as a distribution tells them
-        parts, structure = jax.tree.flatten(tree_of(space))
-        pairs = list(zip(parts, structure.flatten_up_to(action), strict=True))
-        integers = [action_features(*pair) for pair in pairs if mask_length(pair[0])]
-        numbers = [action_features(*pair) for pair in pairs if not mask_length(pair[0])]
-        halves = [np.split(features, 2, axis=1) for features in numbers]
-        columns = [first for first, _ in halves] + [second for _, second in halves]
-        return np.concatenate([*integers, *columns], axis=1)
+    if is_tree(space):  # all numbers after all integers, in the order of a distribution's moments
+        integers, numbers, squares = [], [], []
+        for _, part, values in parts_of(space, action):
+            features = action_features(part, values)
+            if mask_length(part):
+                integers.append(features)
+            else:
+                values, squared = np.split(features, 2, axis=1)
+                numbers.append(values)
+                squares.append(squared)
+        return np.concatenate(integers + numbers + squares, axis=1)
     space = countable(space)
     if isinstance(space, Box):
         flat = np.asarray(action, np.float32).reshape(len(action), -1)
@@ -106,7 +104,7 @@ def action_features(space: Any, action: np.ndarray) -> np.ndarray:
 
 
 def expected_features(distribution: Distribution, batch_shape: tuple[int, ...]) -> jax.Array:
-    """E[g(a)], f32[..., G]; G is 0 for distributions that do not tell their moments."""
+    """E[g(a)], f32[..., G]; G is 0 for distributions whose moments are not known."""
     if hasattr(distribution, "probabilities"):
         choices = distribution.probabilities()
         return jnp.concatenate([choices, *_moments(distribution, batch_shape)], axis=-1)
@@ -127,18 +125,19 @@ def _moments(distribution: Distribution, batch_shape: tuple[int, ...]) -> list[j
 
 
 def _inputs(policy: Any, agent: AgentId, rows: AgentRows) -> PolicyInputs:
-    inputs_spec, count = policy.policy_spec.inputs_spec, len(rows.reward)
-    masked = rows.action_mask is not None and mask_length(policy.action_space) > 0
-    if inputs_spec.num_agents and agent not in policy.agents:
-        raise unknown_name("agent", agent, policy.agents, f"of policy {policy.name!r}")
-    place = policy.agents.index(agent) if inputs_spec.num_agents else 0
-    action = _as_sampled(policy.policy_spec, rows.action)
-    return PolicyInputs(
-        action_mask=np.asarray(rows.action_mask, bool) if masked else None,
-        agent_id=np.full(count, place, np.int32) if inputs_spec.num_agents else None,
-        prev_action=_previous(action, rows.lengths) if inputs_spec.prev_action else None,
-        prev_reward=_previous(rows.reward, rows.lengths) if inputs_spec.prev_reward else None,
-    )
+    inputs_spec, inputs = policy.policy_spec.inputs_spec, {}
+    if rows.action_mask is not None and mask_length(policy.action_space):
+        inputs["action_mask"] = np.asarray(rows.action_mask, bool)
+    if inputs_spec.num_agents:
+        if agent not in policy.agents:
+            raise unknown_name("agent", agent, policy.agents, f"of policy {policy.name!r}")
+        inputs["agent_id"] = np.full(len(rows.reward), policy.agents.index(agent), np.int32)
+    if inputs_spec.prev_action:
+        action = _as_sampled(policy.policy_spec, rows.action)
+        inputs["prev_action"] = _previous(action, rows.lengths)
+    if inputs_spec.prev_reward:
+        inputs["prev_reward"] = _previous(rows.reward, rows.lengths)
+    return PolicyInputs(**inputs)
 
 
 def _previous(values: np.ndarray, lengths: np.ndarray) -> np.ndarray:

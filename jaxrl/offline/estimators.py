@@ -40,9 +40,7 @@ MIN_EPISODES = 2
 # Below so many effective episodes, intervals hold the true return less often than they say: see
 # benchmarks/estimators.py. Few episodes with even weights do hold it.
 MIN_EFFECTIVE, MIN_SHARE = 100.0, 0.8
-MIN_MEAN_WEIGHT = (
-    0.5  # their expectation is 1; less means that episodes of large weight are missing
-)
+MIN_MEAN_WEIGHT = 0.5  # it should be 1; less means that episodes of large weight are missing
 MIN_LOG_WEIGHT = -700.0  # relative to the largest; e^-745 would be 0
 
 
@@ -68,9 +66,12 @@ def weighted_steps(
 ) -> WeightedSteps:
     """Judged episodes with their products of ratios, discounted."""
     discounts = gamma ** np.arange(judged.rewards.shape[1])
-    values = () if fitted is None else (discounts * values for values in fitted)
     log_weights = np.cumsum(judged.log_ratios, axis=1)
-    return WeightedSteps(log_weights, judged.lengths, discounts * judged.rewards, *values)
+    steps = WeightedSteps(log_weights, judged.lengths, discounts * judged.rewards)
+    if fitted is None:
+        return steps
+    values, action_values = discounts * fitted.values, discounts * fitted.action_values
+    return steps._replace(values=values, action_values=action_values)
 
 
 def importance_sampling(steps: WeightedSteps) -> Sums:
@@ -201,11 +202,9 @@ class ReturnEstimates:
         )
         width = max(len(row.method) for row in self.rows)
         lines = [f"{'method':<{width}}{'estimate':>11}{'low':>11}{'high':>11}{'effective':>11}"]
-        lines += [
-            f"{row.method:<{width}}{row.estimate:>11.2f}{row.low:>11.2f}{row.high:>11.2f}"
-            f"{row.effective_sample_size:>11.1f}"
-            for row in self.rows
-        ]
+        for row in self.rows:
+            numbers = f"{row.estimate:>11.2f}{row.low:>11.2f}{row.high:>11.2f}"
+            lines.append(f"{row.method:<{width}}{numbers}{row.effective_sample_size:>11.1f}")
         if any(row.method == "direct_method" for row in self.rows):
             lines.append("The interval of direct_method leaves out the error of its fit.")
         return "\n".join([head, *lines, *(f"warning: {text}" for text in self.warnings)])

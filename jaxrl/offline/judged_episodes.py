@@ -191,11 +191,11 @@ def _output(steps: list[_Judged], name: str) -> np.ndarray | None:
 
 
 def _joined(parts: list[list | Nested]) -> Nested:
-    arrays = [stack(part) if isinstance(part, list) else part for part in parts]
+    arrays = list(map(stack, parts))
     try:
         return map_nested(lambda *rows: np.concatenate(rows), *arrays)
     except ValueError:
-        shapes = sorted({np.shape(leaf)[1:] for tree in arrays for leaf in leaves(tree)})
+        shapes = sorted({np.shape(leaf)[1:] for leaf in leaves(tuple(arrays))})
         raise UsageError(f"the episodes have values of different shapes: {shapes}") from None
 
 
@@ -231,7 +231,9 @@ def _rewards(
     """
     rewards = np.zeros(shape)
     for name, steps in by_agent.items():
-        for number, data, times in steps if agent in (None, name) else ():
+        if agent not in (None, name):
+            continue
+        for number, data, times in steps:
             rewards[number, times[1:] - 1] += np.asarray(data.rewards.view(), np.float64)
     for number, episode in enumerate(episodes):
         rewards[number, len(episode) - 1] += _hanging_rewards(episode, agent)
@@ -244,9 +246,9 @@ def _hanging_rewards(episode: Episode, agent: AgentId | None) -> float:
     hanging = episode.get_return(include_hanging_rewards=True) - episode.get_return()
     if agent is None or not hanging:
         return hanging
-    state = episode.get_state()
-    waiting = state["timelines"][agent]["waiting_reward"] if agent in state["timelines"] else 0.0
-    return waiting + state["early_rewards"].get(agent, 0.0)
+    facts = episode.get_facts()
+    waiting = facts["timelines"].get(agent, {}).get("waiting_reward", 0.0)
+    return waiting + facts["early_rewards"].get(agent, 0.0)
 
 
 def _states(steps: list[_Judged], policy: Any, lengths: np.ndarray) -> np.ndarray:

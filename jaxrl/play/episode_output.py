@@ -51,8 +51,8 @@ class Chunk(NamedTuple):
 class EpisodeOutput(Output):
     """The folder that a trainer writes the episodes of its rollouts to.
 
-    It cuts and writes on a thread of its own. What cannot be written is told once, and training
-    continues.
+    It cuts and writes on a thread of its own. If they cannot be written, it says so once, and
+    training continues.
 
     Raises:
         UsageError: nothing is played, several processes train, or the folder cannot be written.
@@ -116,14 +116,11 @@ class EpisodeOutput(Output):
     def _write(self, writer: EpisodeWriter, chunk: Chunk) -> None:
         if chunk.env_params is not self._params:
             self._params = chunk.env_params
-            self._origin = {
-                **env_of(self._config),
-                # None: the numbers of a curriculum's episodes are not known here.
-                "env_params": plain_params(chunk.env_params)
-                if self._config.curriculum is None
-                else None,
-                "seed": self._config.seed,
-            }
+            numbers = None  # those of a curriculum's episodes are not known here
+            if self._config.curriculum is None:
+                numbers = plain_params(chunk.env_params)
+            self._origin = {**env_of(self._config), "env_params": numbers}
+            self._origin["seed"] = self._config.seed
         if self._cutter is None:
             spec, begins = self._algorithm.rollout_spec, chunk.update == 1
             self._cutter = EpisodeCutter(spec, self._env_index, begins=begins)
@@ -209,9 +206,9 @@ class EpisodeCutter:
     ) -> Episode:
         """The episode whose last step is at `last`, (environment, step of the chunk)."""
         observations, others = columns.joined(ended.parts, last)
-        arrays = {
-            agent: others[i]._replace(obs=observations[i]) for i, agent in enumerate(self._facts)
-        }
+        arrays = {}
+        for agent, obs, rest in zip(self._facts, observations, others, strict=True):
+            arrays[agent] = rest._replace(obs=obs)
         terminated = bool(columns.all_terminated[last])
         return make_episode(self._spec.env, arrays, self._facts, terminated)
 

@@ -12,12 +12,7 @@ from jaxrl.core.fields import pairs
 from jaxrl.core.frozen import freeze
 from jaxrl.core.types import PyTree
 from jaxrl.episodes.by_agent import Episode
-from jaxrl.play.host_episodes import (
-    EpisodeRange,
-    EvaluationCopies,
-    Players,
-    play_episodes,
-)
+from jaxrl.play.host_episodes import EpisodeRange, EvaluationCopies, Players, play_episodes
 from jaxrl.play.play_limit import PlayLimit, say_on_stderr
 from jaxrl.play.sampling import env_of, passed_to
 from jaxrl.play.whole_episodes import PlayedBatch
@@ -35,10 +30,10 @@ _summarise = jax.jit(summarise)  # one program, not one for each operation
 
 
 def summary_of_episodes(algorithm: Algorithm, batches: Iterable[PlayedBatch]) -> Result:
-    """Batches of episodes, in RLlib's tree as under `env_runners`.
+    """The results of batches of episodes, in RLlib's tree as under `env_runners`.
 
-    With `episode_return_std` and `episode_len_std` (of the episodes, ddof 0). Of episodes that were
-    cut only their number is there, `num_episodes_cut`, and their steps.
+    `episode_return_std` and `episode_len_std` are those of the episodes (ddof 0). Episodes that
+    were cut count in `num_episodes_cut` and in the number of steps alone.
     """
     batches = list(batches)
     played = jax.tree.map(lambda *leaves: np.concatenate(leaves), *[b.finished for b in batches])
@@ -46,14 +41,15 @@ def summary_of_episodes(algorithm: Algorithm, batches: Iterable[PlayedBatch]) ->
     num_cut_steps = sum(int((~batch.done).sum()) * batch.num_steps for batch in batches)
     returns, lengths = episode_returns(played)[done], played.length[done].astype(np.int64)
     summary = jax.tree.map(np.asarray, _summarise(played, done))
-    spreads = {"episode_return_std": returns, "episode_len_std": lengths}
-    return {
-        **episode_results(algorithm, summary),
-        **({name: float(values.std()) for name, values in spreads.items()} if done.any() else {}),
-        "num_episodes": len(lengths),
-        **({} if done.all() else {"num_episodes_cut": int((~done).sum())}),
-        "num_env_steps_sampled": int(lengths.sum()) + num_cut_steps,
-    }
+    result = {**episode_results(algorithm, summary)}
+    if done.any():
+        result["episode_return_std"] = float(returns.std())
+        result["episode_len_std"] = float(lengths.std())
+    result["num_episodes"] = len(lengths)
+    if not done.all():
+        result["num_episodes_cut"] = int((~done).sum())
+    result["num_env_steps_sampled"] = int(lengths.sum()) + num_cut_steps
+    return result
 
 
 def evaluate_and_record(

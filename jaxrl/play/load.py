@@ -14,7 +14,18 @@ from jaxrl.algorithms.config import AlgorithmConfig
 from jaxrl.algorithms.opponents import PoolState, copy_label
 from jaxrl.core.env import strongly_typed
 from jaxrl.core.errors import UsageError, brief, named_policy
-from jaxrl.core.fields import count, file_path, flag, instance_of, number, pairs, takes, text
+from jaxrl.core.fields import (
+    count,
+    file_path,
+    flag,
+    instance_of,
+    number,
+    only,
+    pairs,
+    takes,
+    text,
+    without,
+)
 from jaxrl.core.frozen import freeze
 from jaxrl.core.spaces import from_json
 from jaxrl.core.types import PolicyId, PyTree
@@ -211,7 +222,7 @@ def policy_of(
         )
     if not hasattr(config, "policy_spec"):
         raise UsageError(f"config={brief(config)} must be a PPOConfig, or None")
-    saved_spaces = {name: policies[policy][name] for name in policies[policy] if name != "agents"}
+    saved_spaces = without(policies[policy], {"agents"})
     spaces = {name: from_json(space) for name, space in saved_spaces.items()}
     policy_spec = config.policy_spec(policy, num_agents=len(policies[policy]["agents"]), **spaces)
     weights = saved_weights(saved, policy, policy_spec)
@@ -297,9 +308,8 @@ def evaluate(
 
 
 def _copies_of(run_settings: Mapping[str, Any]) -> EvaluationCopies:
-    """Stepped as training's were."""
-    host_settings = {name: run_settings[name] for name in HOST_SETTINGS if name in run_settings}
-    return EvaluationCopies(RunSettings(**host_settings))
+    """Copies that are stepped as training's were."""
+    return EvaluationCopies(RunSettings(**only(run_settings, HOST_SETTINGS)))
 
 
 @takes(

@@ -68,11 +68,9 @@ class PayoffMatrix:
         """The matrix in Markdown, with the ratings of the rows."""
         elo = self.elo
         head = ["", *self.columns, "Elo"]
-        lines = [
-            [row, *(f"{rate:.2f}" for rate in rates), f"{elo[row]:+.0f}"]
-            for row, rates in zip(self.rows, self.win_rate, strict=True)
-        ]
-        lines = [head, ["---"] * len(head), *lines]
+        lines = [head, ["---"] * len(head)]
+        for row, rates in zip(self.rows, self.win_rate, strict=True):
+            lines.append([row, *(f"{rate:.2f}" for rate in rates), f"{elo[row]:+.0f}"])
         return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
     def plot(self, path: str | Path | None = None) -> Any:

@@ -1,4 +1,4 @@
-"""Whole episodes that do not end: who is told so, and where play stops."""
+"""Whole episodes that do not end: where they are cut, and the lines that say so."""
 
 import sys
 import time
@@ -20,7 +20,7 @@ def say_on_stderr(text: str) -> None:
 
 @dataclass(frozen=True)
 class PlayLimit:
-    """The length at which episodes are cut, and who is told that they do not end.
+    """The length at which episodes are cut, and where the line goes that says that none ends.
 
     Args:
         max_steps: of one episode.
@@ -50,7 +50,7 @@ class PlayWatch:
 
         Args:
             done: bool[E], which have.
-            num_steps: of each that goes on.
+            num_steps: of each that has not ended.
         """
         num_done, now = int(done.sum()), time.monotonic()
         if num_done > self._num_done:

@@ -26,11 +26,9 @@ def played_steps(
         to_look_at: whether the states belong to it, and `distribution_shown`.
     """
     results = raw.obs, raw.reward, raw.active, raw.terminated, raw.truncated
-    by_group = map(spec.grouping.gather, results)
+    by_group = zip(spec.policy_specs, outputs, *map(spec.grouping.gather, results), strict=True)
     groups = []
-    for policy_spec, output, reached, *rest in zip(
-        spec.policy_specs, outputs, *by_group, strict=True
-    ):
+    for policy_spec, output, reached, *rest in by_group:
         sampled, env_action = policy_spec.action_form.recorded(output.action)
         named_outputs = model_outputs(output, env_action)
         if to_look_at:

@@ -157,8 +157,7 @@ def _by_step(times: np.ndarray, length: int, column: Column) -> Nested:
         rows[times] = values
         return rows
 
-    values = column.get()
-    return map_nested(placed, stack(values) if isinstance(values, list) else values)
+    return map_nested(placed, stack(column.get()))
 
 
 def _keys_of(env: MultiAgentEnvironment, origin: Mapping[str, Any], length: int) -> tuple[Key, Key]:
@@ -241,8 +240,8 @@ def _step_on(
 ) -> tuple[PyTree, tuple]:
     """Steps with no reset: state [1, ...], actions [T, ...], keys [T]."""
 
-    def step(state, now):
-        key, action = now
+    def step(state, keyed_action):
+        key, action = keyed_action
 
         def one_env(state):
             raw = raw_step(env, key, state, action, params)

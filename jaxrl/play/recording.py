@@ -124,7 +124,7 @@ def episodes_to_show(
 ) -> EpisodeRange:
     """The episodes that `evaluate` plays as this seed's `first` and those after it.
 
-    Nobody is told where one is cut at `max_steps`: its recording says so.
+    No line is printed where one is cut at `max_steps`: its recording says so.
     """
     limit = PlayLimit(max_steps, say=lambda text: None)
     return EpisodeRange(seed, first, number, explore, limit)
@@ -143,22 +143,24 @@ def recordings_of(
     """The episodes of a batch whose steps were kept, one by one, with those that were cut."""
     steps, facts = batch.steps, facts_of(spec.grouping)
     # Flattened once: what is done for each episode is done thousands of times.
-    flat = {
-        agent: jax.tree.flatten(data)
-        for agent, data in by_agent(spec.grouping, steps.groups).items()
-    }
+    flat = {}
+    for agent, data in by_agent(spec.grouping, steps.groups).items():
+        flat[agent] = jax.tree.flatten(data)
     lengths = np.where(batch.done, steps.episode_done.argmax(axis=1) + 1, batch.num_steps).tolist()
     for e, length in enumerate(lengths):
         beyond = batch.num_steps - length
 
-        def own(leaf, e=e, beyond=beyond):
+        def rows_of(leaf, e=e, beyond=beyond):
             rows = leaf[e, : leaf.shape[1] - beyond]
             # Copies: an episode keeps its steps in memory, and nothing else of the batch.
             return rows.copy() if isinstance(rows, np.ndarray) else rows
 
-        agents = {agent: tree.unflatten(map(own, leaves)) for agent, (leaves, tree) in flat.items()}
-        end = "terminated" if steps.all_terminated[e, length - 1] else "truncated"
-        end, states = end if batch.done[e] else "cut", jax.tree.map(own, steps.state)
+        agents = {}
+        for agent, (leaves, tree) in flat.items():
+            agents[agent] = tree.unflatten(map(rows_of, leaves))
+        end, states = "cut", jax.tree.map(rows_of, steps.state)
+        if batch.done[e]:
+            end = "terminated" if steps.all_terminated[e, length - 1] else "truncated"
         yield EpisodeRecording(spec.env, env_params, facts, agents, end, states, batch.pictures)
 
 

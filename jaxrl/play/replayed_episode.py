@@ -1,5 +1,6 @@
 """`jaxrl.replay_episode`: an environment stepped again by an episode's actions, and compared."""
 
+import functools
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -196,9 +197,10 @@ def _differences(
         found += _first_unequal(agent, "reward", times[:-1], stored, rewards)
     if episode.is_done and len(times) == num_observations:
         for name in ("terminated", "truncated"):
-            was, now = getattr(episode, f"is_{name}"), getattr(steps, name)[times[-1] - 1]
-            if was != now:
-                found.append(Difference(int(times[-1]) - 1, agent, name, was, bool(now)))
+            step, recorded = int(times[-1]) - 1, getattr(episode, f"is_{name}")
+            replayed = bool(getattr(steps, name)[step])
+            if recorded != replayed:
+                found.append(Difference(step, agent, name, recorded, replayed))
     return found
 
 
@@ -206,15 +208,15 @@ def _first_unequal(
     agent: AgentId, field: str, times: np.ndarray, recorded: Nested, replayed: Nested
 ) -> list[Difference]:
     """The first row, [k, ...], that is not equal to the bit."""
-    recorded = stack(recorded) if isinstance(recorded, list) else recorded
+    recorded = stack(recorded)
     unequal = np.zeros(len(times), bool)
     for differs in leaves(map_nested(_unequal_rows, recorded, replayed)):
         unequal |= differs
     if not unequal.any():
         return []
     row = int(np.argmax(unequal))
-    values = (map_nested(lambda leaf: leaf[row], tree) for tree in (recorded, replayed))
-    return [Difference(int(times[row]), agent, field, *values)]
+    at_row = functools.partial(map_nested, lambda leaf: leaf[row])
+    return [Difference(int(times[row]), agent, field, at_row(recorded), at_row(replayed))]
 
 
 def _unequal_rows(left: np.ndarray, right: np.ndarray) -> np.ndarray:

@@ -18,11 +18,7 @@ import numpy as np
 
 from jaxrl.core.env import MultiAgentEnvironment
 from jaxrl.core.errors import UsageError, brief, is_installed, require
-from jaxrl.play.recording import (
-    EpisodeRecording,
-    check_can_render,
-    frames,
-)
+from jaxrl.play.recording import EpisodeRecording, check_can_render, frames
 from jaxrl.run.storage import own_files
 
 ENDINGS = (".gif", ".mp4", ".png")
@@ -113,7 +109,7 @@ def check_episode_picture(path: str | Path, env: MultiAgentEnvironment) -> None:
 
 
 def shown_steps(num_steps: int) -> np.ndarray:
-    """At most `MAX_FRAMES` states of an episode, evenly spaced, with the first and the last."""
+    """The states of an episode that are shown: at most `MAX_FRAMES`, the first and the last too."""
     stride = -(-num_steps // (MAX_FRAMES - 1)) or 1
     return np.unique([*range(0, num_steps, stride), num_steps])
 
@@ -155,10 +151,9 @@ def caption(
         low, high = _number(returns.min()), _number(returns.max())
         span = low if low == high else f"{low} to {high}"
         return Caption((head, ((f"{len(agents)} agents", QUIET), (f"{span} each", INK))), named)
-    by_agent = [
-        (f"{agent}: {_number(value)}", colours.get(agent, INK))
-        for agent, value in zip(agents, returns, strict=True)
-    ]
+    by_agent = []
+    for agent, value in zip(agents, returns, strict=True):
+        by_agent.append((f"{agent}: {_number(value)}", colours.get(agent, INK)))
     columns = 1 if max(map(len, agents)) * 22 > width else 2
     lines = (tuple(by_agent[i : i + columns]) for i in range(0, len(agents), columns))
     return Caption((head, *lines), named)
@@ -184,12 +179,10 @@ def _captioned(recording: EpisodeRecording, steps: np.ndarray, side: int) -> Ite
         size = round(width * scale), round(height * scale)
         picture = Image.fromarray(frame)
         if size != picture.size:
-            picture = picture.resize(
-                size, Image.Resampling.NEAREST if scale > 1 else Image.Resampling.LANCZOS
-            )
-        yield _under(
-            picture, caption(recording, int(step), returns[step], colours, size[0], legend)
-        )
+            method = Image.Resampling.NEAREST if scale > 1 else Image.Resampling.LANCZOS
+            picture = picture.resize(size, method)
+        text = caption(recording, int(step), returns[step], colours, size[0], legend)
+        yield _under(picture, text)
 
 
 def _under(picture: Any, text: Caption) -> Any:
@@ -245,14 +238,10 @@ def _palette(pictures: list[Any]) -> Any:
     """One palette for all frames, from every fourth pixel of some: a frame stores only changes."""
     from PIL import Image
 
-    some = [
-        pictures[i]
-        for i in np.unique(np.linspace(0, len(pictures) - 1, PALETTE_FRAMES).round().astype(int))
-    ]
-    some = [
-        picture.resize((picture.width // 2, picture.height // 2), Image.Resampling.NEAREST)
-        for picture in some
-    ]
+    some = []
+    for i in np.unique(np.linspace(0, len(pictures) - 1, PALETTE_FRAMES).round().astype(int)):
+        half = pictures[i].width // 2, pictures[i].height // 2
+        some.append(pictures[i].resize(half, Image.Resampling.NEAREST))
     width, height = some[0].size
     together = Image.new("RGB", (width, height * len(some)))
     for i, picture in enumerate(some):
