@@ -41,7 +41,7 @@ from jaxrl.run.command_line import command, program
 from jaxrl.run.devices import compile_cache
 from jaxrl.run.health import Diverged
 from jaxrl.run.logging.console import agent_returns, device_name, duration
-from jaxrl.run.results import has_constant_sum, lookup, return_path
+from jaxrl.run.results import lookup, return_path
 from jaxrl.run.settings import RunSettings
 from jaxrl.run.stopping import LIMITS, check_goal, unmet
 from jaxrl.run.storage import checkpoint
@@ -441,9 +441,6 @@ def _stop(
     return {} if stop == saved else {"stop": stop}
 
 
-MOMENTS = ("mean", "min", "max")
-
-
 def summary(trainer: Trainer, lasted: str) -> str:
     """The end of a run: the return and its spread, the time, and where things are."""
     result = trainer.last_result
@@ -454,13 +451,12 @@ def summary(trainer: Trainer, lasted: str) -> str:
         window = min(
             trainer.config.metrics_num_episodes_for_smoothing, episodes["num_episodes_lifetime"]
         )
-        of_episodes = f"over the last {max(window, episodes['num_episodes'])} episodes"
-        mean, least, most = (f"{episodes[f'episode_return_{name}']:.2f}" for name in MOMENTS)
-        if has_constant_sum(episodes):
-            what = f"returns {by_agent} {of_episodes} (the sum is {mean} in each)"
-        else:
-            what = f"return {mean} {of_episodes} (from {least} to {most})"
-            what += f": {by_agent}" if by_agent else ""
+        what = (
+            f"return {episodes['episode_return_mean']:.2f} over the last "
+            f"{max(window, episodes['num_episodes'])} episodes "
+            f"(from {episodes['episode_return_min']:.2f} to {episodes['episode_return_max']:.2f})"
+            + (f": {by_agent}" if by_agent else "")
+        )
         lines.append((None, what))
     elif (mean := lookup(result, return_path(trainer.config))) is not None:
         lines.append((None, f"return {mean:.2f} in the last evaluation"))

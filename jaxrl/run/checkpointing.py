@@ -20,7 +20,8 @@ class BestState:
 
     A result under "evaluation/" measures the state that the chunk ended in; any other one measures
     the state that the iteration began with, whose policies played it. So the first result of a
-    chunk scores the end of the last one. The sum of returns scores nothing where it is constant.
+    chunk scores the end of the last one. No state is best as long as the agents' returns have had
+    one sum in all episodes, as in a game.
 
     Args:
         attribute: the path in the result tree; the higher the better.
@@ -30,6 +31,8 @@ class BestState:
     def __init__(self, attribute: str, value: float = float("-inf")):
         self.attribute, self.value = attribute, value
         self._unsaved: tuple[Snapshot, dict[str, Any]] | None = None
+        self._first: float | None = None  # the first value
+        self._varies = not attribute.endswith(RETURN)
 
     def update(self, before: Snapshot, results: list[Result], after: Snapshot) -> None:
         """Takes a chunk's results, between the states `before` and `after` it."""
@@ -40,16 +43,25 @@ class BestState:
             value = float(value)
         except (TypeError, ValueError):  # there is none yet, or a callback's own value of that name
             return
-        if self.attribute.endswith(RETURN):
-            episodes = lookup(result, self.attribute.rpartition("/")[0])
-            if has_constant_sum(episodes):
-                return
+        if not self._varies:
+            # Sampled actions tell more: an evaluation's likeliest ones may repeat an episode.
+            sampled = result if lookup(result, RETURN) is not None else result.get("evaluation", {})
+            before = value if self._first is None else self._first
+            is_resumed = self._first is None and self.value > float("-inf")
+            self._varies = (
+                is_resumed
+                or value != before
+                or not has_constant_sum(sampled.get("env_runners", {}))
+            )
+            self._first = before
         if value > self.value and snapshot.result is not None:
             self.value = value
             self._unsaved = snapshot, {"metric": self.attribute, "value": value}
 
     def pop(self) -> tuple[Snapshot, dict[str, Any]] | None:
         """(snapshot, score) of a best state that is not written yet, once."""
+        if not self._varies:
+            return None
         unsaved, self._unsaved = self._unsaved, None
         return unsaved
 

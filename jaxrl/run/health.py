@@ -19,7 +19,6 @@ NO_EPISODE_ITERATIONS = 100  # without the end of an episode, and
 NO_EPISODE_STEPS = (
     10_000  # steps of each environment meanwhile: few environments have longer episodes
 )
-MANY_EPISODES = 20  # whose returns do not have the same sum by chance
 LARGE = 1e18  # squares of larger numbers overflow in float32
 LOOKED_AT = 64  # environments whose observations are held against their space
 FINITE = "parameters_finite"  # 1.0 or 0.0, which an algorithm may report beside its terms
@@ -116,15 +115,15 @@ def _bad_episodes(result: Result) -> Iterator[tuple[str, str]]:
 
 
 def _constant_sum(result: Result) -> Iterator[tuple[str, str]]:
-    """(kind, text) where the agents' returns have had the same sum in all of many episodes."""
+    """(kind, text) where the agents' returns have the same sum in all recent episodes."""
     episodes = result.get("env_runners", {})
-    if result.get("num_episodes_lifetime", 0) >= MANY_EPISODES and has_constant_sum(episodes):
+    if has_constant_sum(episodes):
+        total = f"{episodes['episode_return_mean']:.2f}"
         yield (
-            "constant sum",
-            f"the agents' returns sum to {episodes['episode_return_mean']:.2f} in every episode, "
-            "so there is no best checkpoint and no return to stop at: see "
-            "docs/competitive-games.md, and give checkpoint_score_attribute, such as "
-            "env_runners/opponents/NAME/win_rate",
+            f"constant sum {total}",
+            f"the agents' returns sum to {total} in every episode, so there is no best checkpoint "
+            "and no return to stop at: see docs/competitive-games.md, and give "
+            "checkpoint_score_attribute, such as env_runners/opponents/NAME/win_rate",
         )
 
 
@@ -152,18 +151,15 @@ class HealthMonitor:
 
     def _found(self, result: Result) -> list[tuple[str, str]]:
         present = dict(self._diagnostics(self._config, result))
+        if self._score.endswith(RETURN):
+            present |= _constant_sum(result)
         self._lasted = {kind: self._lasted.get(kind, 0) + 1 for kind in present}
         lasting = [
             (kind, text)
             for kind, text in present.items()
             if self._lasted[kind] >= WARN_AFTER_ITERATIONS
         ]
-        return [
-            *lasting,
-            *self._no_episode(result),
-            *_bad_episodes(result),
-            *(_constant_sum(result) if self._score.endswith(RETURN) else ()),
-        ]
+        return lasting + self._no_episode(result) + list(_bad_episodes(result))
 
     def look_at_observations(self, grouping: Grouping, *runners: RunnerState) -> list[str]:
         """Warnings of observations outside their spaces in these states; checked once."""

@@ -60,3 +60,9 @@ def test_no_state_of_a_game_is_best_by_the_sum_of_returns():
     assert best_of(episodes(3.0), episodes(5.0)) == 5.0
     games = episodes(0.5, -0.5), episodes(0.9, -0.9, win_rate=0.8), episodes(0.6, -0.6)
     assert best_of(*games, attribute="env_runners/opponents/win_rate") == 0.8
+
+
+def test_a_sum_that_is_constant_within_each_result_alone_has_a_best_state():
+    """As that of likeliest actions in an environment without chance."""
+    assert best_of(episodes(7.0, -1.0), episodes(5.0, -1.0)) == 6.0
+    assert best_of(episodes(7.0, -1.0), episodes(7.0, -1.0)) is None  # nothing tells them apart

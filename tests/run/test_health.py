@@ -183,14 +183,19 @@ def test_one_agent_plays_no_game_however_constant_its_return_is():
     assert not has_constant_sum({})  # before an episode has ended
 
 
-def test_a_game_without_a_score_that_means_something_is_said_once_after_some_episodes():
+def test_a_game_without_a_score_that_means_something_is_said_once_when_it_lasts():
     look = HealthMonitor(SimpleNamespace(num_envs=1)).look
-    assert look([game(0.5, -0.5, num_episodes=19)]) == []
+    assert look([game(0.1 * i, -0.1 * i) for i in range(WARN_AFTER_ITERATIONS - 1)]) == []
     (line,) = look([game(0.5, -0.5), game(0.2, -0.2)])
     assert "sum to 0.00 in every episode, so there is no best checkpoint" in line
-    assert look([game(0.1, -0.1)]) == []
+    assert look([game(0.1, -0.1)] * 20) == []
     scored = HealthMonitor(SimpleNamespace(num_envs=1), score="env_runners/opponents/win_rate")
-    assert scored.look([game(0.5, -0.5)]) == []
+    assert scored.look([game(0.5, -0.5)] * 20) == []
+
+
+def test_a_sum_that_is_another_one_in_each_iteration_is_no_games():
+    sums = (game(i + 0.5, -0.5, least=i, most=i) for i in range(3 * WARN_AFTER_ITERATIONS))
+    assert HealthMonitor(SimpleNamespace(num_envs=1)).look(list(sums)) == []
 
 
 def test_parts_of_observations_are_held_against_their_spaces():

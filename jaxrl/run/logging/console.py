@@ -274,7 +274,7 @@ def evaluation_line(
         "what": f"evaluation after iteration {iteration:,}:",
         "episodes": f"{episodes['num_episodes']:,} {actions} episodes",
         "return": returns,
-        "range": "" if has_constant_sum(episodes) else f"(from {least} to {most})",
+        "range": f"(from {least} to {most})",
         "agents": by_agent,
         "length": f"len {episodes['episode_len_mean']:.1f}",
     }
@@ -362,11 +362,11 @@ def agent_returns(returns: Mapping[str, float]) -> str:
 
 
 def _returns(episodes: Mapping[str, Any], mean: str) -> tuple[str, str]:
-    """(the return, that of each agent in brackets); only the agents' where the sum is constant."""
-    by_agent = agent_returns(episodes["agent_episode_returns_mean"])
+    """(the return, that of each agent in brackets); one part where the sum says nothing."""
+    by_agent = _in_brackets(agent_returns(episodes["agent_episode_returns_mean"]))
     if has_constant_sum(episodes):
-        return f"returns {by_agent}", ""
-    return f"return {mean}", _in_brackets(by_agent)
+        return f"return {mean} {by_agent}", ""
+    return f"return {mean}", by_agent
 
 
 def _in_brackets(text: str) -> str:

@@ -291,17 +291,17 @@ def test_a_line_has_the_win_rate_against_a_pool_of_opponents():
     assert "return    6.50  win rate 0.62" in line
 
 
-def test_the_line_of_a_game_has_each_agents_return_and_not_their_sum():
+def test_the_line_of_a_game_has_each_agents_return_however_narrow_it_is():
     returns = {"agent_episode_returns_mean": {"first": 0.25, "second": -0.25}}
     found = dict.fromkeys(("mean", "std", "min", "max"), 0.0)
     found = {f"episode_return_{name}": value for name, value in found.items()} | returns
     found |= {"num_episodes": 20, "episode_len_mean": 9.0}
-    line = result_line({**RESULT, "env_runners": found}, HEADLINE_METRICS, 200.0)
-    assert "48,000  returns first 0.25, second -0.25  len   9.0  kl" in line
-    line = evaluation_line(8, found, explore=False)
+    line = result_line({**RESULT, "env_runners": found}, HEADLINE_METRICS, 200.0, 20)
+    assert "48,000  return    0.00 (first 0.25, second -0.25)  3 min 20 s left" in line
+    line = evaluation_line(8, found, explore=False, width=20)
     assert line == (
-        "evaluation after iteration 8:  20 greedy episodes  returns first 0.25, second -0.25  "
-        "len 9.0"
+        "evaluation after iteration 8:  20 greedy episodes  return 0.00 +- 0.00 "
+        "(first 0.25, second -0.25)"
     )
 
 
