@@ -3,6 +3,8 @@
 The static checks come first (`jaxrl.core.env_contract`), then the values of a random rollout.
 """
 
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
@@ -31,7 +33,8 @@ from jaxrl.core.errors import UsageError, brief
 from jaxrl.core.fast_prng import keys_as_numbers
 from jaxrl.core.fields import count, takes
 from jaxrl.core.frozen import is_array
-from jaxrl.core.registry import make, of_library
+from jaxrl.core.outside_env import is_outside
+from jaxrl.core.registry import adapter_of, environment_of, is_maker, make
 from jaxrl.core.types import ALL, AgentId, Key, PyTree
 
 __all__ = ["ContractError", "check_env"]
@@ -59,13 +62,27 @@ class Played(NamedTuple):
     is_state_inside: jax.Array  # bool  what a critic sees of the reached state is in its space
 
 
+@dataclass(frozen=True)
+class RulesHold:
+    """The result of a check; `print` says how many rules hold, `rules` which."""
+
+    name: str  # of the environment
+    rules: tuple[str, ...]
+
+    def __repr__(self) -> str:
+        return f"{self.name}: {len(self.rules)} rules hold"
+
+
 @takes(steps=count())
-def check_env(env: Any, params: PyTree = None, *, steps: int = 256, key: Key | None = None) -> None:
-    """Checks that an environment keeps to the contract.
+def check_env(
+    env: Any, params: PyTree = None, *, steps: int = 256, key: Key | None = None
+) -> RulesHold:
+    """Checks that an environment keeps to the contract; returns the rules that hold.
 
     Args:
         env: of one agent (by duck type: of this library or of gymnax), of stacked agents, of many
-            agents in dicts, or of a library that has an adapter; or its name, as of `make`.
+            agents in dicts, or of a library that has an adapter; one of Gymnasium or PettingZoo, or
+            a function that makes it; or its name, as of `make`.
         params: its parameters, default `env.default_params`.
         steps: length of the random rollout; an end that it does not reach is not checked.
         key: of the rollout, default `jax.random.key(0)`.
@@ -79,7 +96,12 @@ def check_env(env: Any, params: PyTree = None, *, steps: int = 256, key: Key | N
     if not (key is None or is_array(key)):
         raise UsageError(f"key={brief(key)} must be a random key of JAX, or None")
     key = jax.random.key(0) if key is None else key
-    env = of_library(env)
+    if adapter_of(env) is not None or is_maker(env):
+        env = environment_of(env, {})
+    if is_outside(env):
+        from jaxrl.core.outside_checker import check_outside
+
+        return RulesHold(_name_of(env), check_outside(env, steps, key))
     require_params(env, params)
     case = examine(env, params)
     if is_stacked(env):
@@ -87,6 +109,40 @@ def check_env(env: Any, params: PyTree = None, *, steps: int = 256, key: Key | N
     check_types(case, key)
     _check_purity(case, key)
     check_rollout(case, *random_rollout(case, steps, key))
+    return RulesHold(_name_of(env), tuple(_rules_of(env)))
+
+
+def _name_of(env: Any) -> str:
+    name = getattr(env, "name", None)
+    return name if isinstance(name, str) else type(env).__name__
+
+
+def _rules_of(env: Any) -> Iterator[str]:
+    """The rules that were checked, in short; the errors of broken ones say more."""
+    yield "the object can be hashed, and has all methods"
+    yield "params are numbers and arrays"
+    yield "spaces are of a supported kind, and the same on every call"
+    if is_multi_agent(env):
+        yield "agents have names, and default_policies name each of them once"
+    yield "reset_env, step_env, reset and step return values of the right structure and types"
+    if is_stacked(env):
+        yield "reset_stacked and step_stacked do so, and give the same as the others"
+    for method in ("action_mask", "acting_agents", "global_state", "render", "draw"):
+        if hasattr(env, method):
+            yield f"{method} returns what it must"
+    yield "all of them can be compiled, with keys and params as arrays, and vmapped"
+    yield "the same key gives the same numbers"
+    yield "observations, and final_observation, lie in their spaces"
+    yield "final_observation is the observation where the episode goes on"
+    yield "rewards and metrics are finite"
+    yield "terminated and truncated are never both set"
+    yield "an episode is truncated where is_truncated says so, and only there"
+    if getattr(env.default_params, "max_steps_in_episode", None) is not None:
+        yield "no episode is longer than max_steps_in_episode"
+    yield "after an end comes a new episode"
+    if is_multi_agent(env):
+        yield "an agent that has ended is inactive and gets no reward until the reset"
+        yield "the end of an episode ends all agents"
 
 
 def random_rollout(case: CheckedEnv, steps: int, key: Key) -> tuple[dict[str, Any], Played]:

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from gymnasium import spaces
 
 from jaxrl.core import env_checker
 from jaxrl.core.env import Environment, Solo
@@ -18,6 +19,7 @@ from jaxrl.core.registry import make, names
 from jaxrl.core.spaces import Box, Discrete
 from jaxrl.core.types import ALL
 from tests.core.environments import Clock, Corridor, Pair, Relay, Signposted, Trio
+from tests.outside.workers.environments import RAISE, REWARD, Counter, Leavers, Nim
 from tests.probes import Joining, TicTacToe, Turns
 
 
@@ -273,6 +275,51 @@ def test_check_env_takes_a_name_and_finds_what_that_breaks(monkeypatch):
     monkeypatch.setattr("jaxrl.core.env_checker.make", lambda name: (object(), None))
     with pytest.raises(ContractError, match="it must have a method"):
         check_env("broken")
+
+
+def test_check_env_says_how_many_rules_hold():
+    found = check_env("cartpole", steps=2)
+    assert repr(found) == f"CartPole: {len(found.rules)} rules hold" and len(found.rules) == 15
+    assert "the same key gives the same numbers" in found.rules
+
+
+@pytest.mark.parametrize(
+    ("env", "name"),
+    [
+        (Counter(), "Counter"),
+        (Counter, "Counter"),
+        ("gym:CartPole-v1", "gym:CartPole-v1"),
+        (Leavers(), "Leavers"),
+        (Nim(), "Nim"),
+    ],
+    ids=lambda value: str(value)[:12],
+)
+def test_check_env_plays_environments_in_python(env, name):
+    found = check_env(env, steps=40)
+    assert repr(found) == f"{name}: 7 rules hold"
+
+
+class Strays(Counter):
+    """Observes more than it declares."""
+
+    def __init__(self):
+        super().__init__()
+        self.observation_space = spaces.Box(0, 3, (3,), np.float32)
+
+
+@pytest.mark.parametrize(
+    ("env", "message"),
+    [
+        (Strays(), "Strays: observations of agent 'default_agent' must lie in .*, not be "),
+        (Counter(fault=RAISE), "Counter: no reset and no step may fail, .*the simulator is gone"),
+        (Counter(fault=REWARD), "Counter: no reset and no step may fail, but .*reward"),
+    ],
+    ids=["strays", "fails", "pays nothing"],
+)
+def test_a_rule_that_an_environment_in_python_breaks_is_named(env, message):
+    with pytest.raises(ContractError, match=message) as error:
+        check_env(env, steps=40)
+    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize("name", [*names(), "gymnax:Catch-bsuite", "gymnax:Breakout-MinAtar"])
