@@ -10,7 +10,7 @@ import jax
 from flax import struct
 
 from jaxrl.core.env import has_outside_state
-from jaxrl.core.errors import UsageError, brief
+from jaxrl.core.errors import AnswersOtherWords, UsageError, brief
 from jaxrl.core.plan import Line, laid_out
 from jaxrl.core.types import Key, PolicyId, PyTree
 from jaxrl.models.model import model_table, num_parameters
@@ -73,7 +73,7 @@ def describe(config: Any) -> str:
     """The plan of any algorithm: environment, sizes, and the policies that play."""
     algorithm = config.build()
     lines = [environment_line(config), batch_line(config), *policy_lines(algorithm)]
-    return laid_out(lines)
+    return laid_out([*lines, *idle_lines(config)])
 
 
 def environment_line(config: Any) -> Line:
@@ -91,6 +91,11 @@ def batch_line(config: Any) -> Line:
     )
 
 
+def idle_lines(config: Any) -> list[Line]:
+    """Lines on the policies that play nobody."""
+    return [("policy", f"{policy} plays nobody") for policy in config.setup().idle]
+
+
 def policy_lines(algorithm: "Algorithm", of_trained: str = "") -> list[Line]:
     """Lines on who plays whom with how many parameters; `of_trained` ends those of learners."""
     lines = []
@@ -105,7 +110,7 @@ def policy_lines(algorithm: "Algorithm", of_trained: str = "") -> list[Line]:
 
 
 @dataclass(frozen=True)
-class Algorithm:
+class Algorithm(AnswersOtherWords):
     """An algorithm over one environment: an initial state and an update of two halves, all pure.
 
     init(key, hypers=None, env_params=None) -> RunnerState

@@ -32,7 +32,7 @@ from jaxrl.core import words
 from jaxrl.core.curriculum import with_curriculum
 from jaxrl.core.env import MultiAgentEnvironment, lift
 from jaxrl.core.env_contract import require_trainable
-from jaxrl.core.errors import UsageError, brief, unknown_name
+from jaxrl.core.errors import AnswersOtherWords, UsageError, brief, unknown_name
 from jaxrl.core.fields import (
     INT32,
     INT64,
@@ -55,8 +55,15 @@ from jaxrl.core.spaces import Dict, Space
 from jaxrl.core.trust import Kind, load, parse_name
 from jaxrl.core.types import PolicyId, PyTree
 from jaxrl.models.policy_spec import PolicySpec
-from jaxrl.rollout.episode_callbacks import CALLBACKS, traced, traced_callbacks
-from jaxrl.rollout.policy_map import PolicyMap, is_names, policies_that_learn, resolve_policies
+from jaxrl.rollout.callbacks_kind import CALLBACKS
+from jaxrl.rollout.callbacks_setting import traced
+from jaxrl.rollout.policy_map import (
+    PolicyMap,
+    idle_policies,
+    is_names,
+    policies_that_learn,
+    resolve_policies,
+)
 
 C = TypeVar("C", bound=type)
 ALGORITHM = Kind(
@@ -143,10 +150,13 @@ class Setup(NamedTuple):
     env_params: PyTree
     policies: PolicyMap
     trained: tuple[PolicyId, ...]  # those that learn
+    idle: tuple[PolicyId, ...] = ()  # named by the configuration, and playing nobody
 
 
 @dataclasses.dataclass(frozen=True)
-class AlgorithmConfig(NetworkSettings, ActingSettings, TaskSettings, RolloutSettings):
+class AlgorithmConfig(
+    NetworkSettings, ActingSettings, TaskSettings, RolloutSettings, AnswersOtherWords
+):
     """The settings of any algorithm: one object, or one dict of the same names.
 
     `train_batch_size = num_envs * rollout_length`: any two give the third, one alone rescales
@@ -179,8 +189,6 @@ class AlgorithmConfig(NetworkSettings, ActingSettings, TaskSettings, RolloutSett
             object.__setattr__(self, name, size)
         check_all(self)
         check_network(self)
-        if self.env is None:
-            raise UsageError("env is missing: a name such as 'arena', or an environment object")
         if self.num_updates > INT32:
             raise UsageError(
                 f"total_env_steps={self.total_env_steps} are {self.num_updates:,} iterations of "
@@ -189,6 +197,20 @@ class AlgorithmConfig(NetworkSettings, ActingSettings, TaskSettings, RolloutSett
         self.check_tasks(plays=not self.is_offline)
         self.check_together()
         self._check_per_policy()
+
+    def __getitem__(self, name: str) -> Any:
+        """The setting of a name, as of RLlib's configurations."""
+        if name in field_names(self):
+            return getattr(self, name)
+        raise unknown_setting(name, field_names(self), owner=type(self).__name__)
+
+    __iter__ = None  # the settings are those of `to_dict`
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        raise UsageError(
+            f"a configuration never changes: config.replace({name}={brief(value)}) is a changed "
+            "copy"
+        )
 
     @staticmethod
     def sizes(chosen: Mapping[str, int], tuned: Mapping[str, int]) -> dict[str, int]:
@@ -321,6 +343,8 @@ class AlgorithmConfig(NetworkSettings, ActingSettings, TaskSettings, RolloutSett
 
     def setup(self) -> Setup:
         """The environment, its params and the policies; checks everything that needs them."""
+        if self.env is None:
+            raise UsageError("env is missing: a name such as 'arena', or an environment object")
         return _setup(self, registered(self.env))
 
     def build(self, *, axis_name: str | None = None) -> Algorithm:
@@ -360,8 +384,8 @@ class AlgorithmConfig(NetworkSettings, ActingSettings, TaskSettings, RolloutSett
 
     @property
     def env_name(self) -> str:
-        if isinstance(self.env, str):
-            return self.env
+        if self.env is None or isinstance(self.env, str):
+            return self.env or ""
         return getattr(self.env, "name", getattr(self.env, "__name__", type(self.env).__name__))
 
     def _settings_of(self, policy: PolicyId) -> dict[str, Any]:
@@ -442,14 +466,16 @@ def _setup(config: AlgorithmConfig, constructor: Any) -> Setup:
     policies = config.policies
     if isinstance(policies, tuple) and not is_names(policies):
         policies = dict(policies)
-    policies = resolve_policies(env, policies, env_params)
-    traced_callbacks(config.callbacks)
+    named, policies = policies, resolve_policies(env, policies, env_params)
+    idle = idle_policies(named, policies)
+    traced(config.callbacks)
     trained = policies_that_learn(config.policies_to_train, policies)
     for policy in (*trained, *(policy for policy, _ in config.per_policy)):
-        if policy not in policies:
-            raise unknown_name("policy", policy, policies)
+        if policy not in (*policies, *idle):
+            raise unknown_name("policy", policy, (*policies, *idle))
+    trained = tuple(policy for policy in trained if policy not in idle)
     for policy, agents in policies.items():
         config.for_policy(policy).check_policy(policy, len(agents))
     if config.curriculum is not None:
         env = with_curriculum(env, env_params, config.curriculum)
-    return Setup(env, env_params, policies, trained)
+    return Setup(env, env_params, policies, trained, idle)

@@ -9,9 +9,9 @@ from typing import Any, Self
 import jax
 
 from jaxrl.core.types import PyTree
+from jaxrl.rollout.callbacks_setting import CallbacksFeature
 from jaxrl.rollout.critic_inputs import CriticInputs
 from jaxrl.rollout.env_step import EnvBatch, RolloutSpec
-from jaxrl.rollout.episode_callbacks import TracedCallbacks
 from jaxrl.rollout.feature import Begin, Feature
 from jaxrl.rollout.opponents import SelfPlay
 from jaxrl.rollout.turns import Waits
@@ -43,7 +43,7 @@ class ReturnScaling(Feature):
         return tuple(group.structure.no_returns(group.shape(num_envs)) for group in groups)
 
 
-ORDER: tuple[type[Feature], ...] = (TracedCallbacks, SelfPlay, CriticInputs, ReturnScaling, Waits)
+ORDER: tuple[type[Feature], ...] = (CallbacksFeature, SelfPlay, CriticInputs, ReturnScaling, Waits)
 
 
 def with_features(spec: RolloutSpec, config: Any, env_params: PyTree) -> RolloutSpec:

@@ -25,7 +25,7 @@ from jaxrl.core.outside_env import is_outside, refuse_outside
 from jaxrl.core.spaces import Space
 from jaxrl.core.types import Key, PolicyId, PyTree
 from jaxrl.models.policy_spec import PolicySpec, PolicyWeights
-from jaxrl.ops.collectives import over_axis
+from jaxrl.ops.collectives import over_axis, reduced_over_axis
 from jaxrl.rollout.critic_inputs import critic_spaces
 from jaxrl.rollout.env_step import RolloutSpec, draw_randomness, reset_envs
 from jaxrl.rollout.episode_stats import Window, no_episodes, report
@@ -206,12 +206,18 @@ class Loop:
                 continue
             policies = spec.grouping.groups[g].policies
             trajectory = rollout.trajectories[g]
+            logged = {}
             for feature in spec.features:
-                trajectory = feature.learned(policies, trajectory)
+                trajectory, logged_by_feature = feature.learned(policies, trajectory)
+                logged |= logged_by_feature
+            if not learner_spec.policy_spec.rewards_itself:
+                trajectory = trajectory.replace(next_obs=None)
             steps = jnp.broadcast_to(env_steps, len(policies))
             iteration = Iteration(numbers, steps, keys, returns[g])
             update = each_policy(functools.partial(self.learn_policy, learner_spec), (0, 1, 0))
             learners[g], returns[g], metrics[g] = update(learners[g], trajectory, iteration)
+            for name, (reduce, number) in logged.items():
+                metrics[g][name] = reduced_over_axis(number, reduce, axis_name)
             if not (spec.always_active or spec.waits):
                 metrics[g] |= undeclared_waits(spec, rollout, g, axis_name)
         window, episodes = report(

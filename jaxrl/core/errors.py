@@ -12,7 +12,7 @@ import sysconfig
 import traceback
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 # The smallest ratio of difflib that counts as similar. Below it, names share letters by chance:
 # use_gae and use_gru have 0.71.
@@ -48,6 +48,31 @@ TRACING_ERRORS = {
 
 class UsageError(ValueError):
     """A user's mistake; the command line prints the message as one line."""
+
+
+class NoAttribute(UsageError, AttributeError):
+    """A method or attribute of another library's, or none at all."""
+
+
+class AnswersOtherWords:
+    """A class whose users may ask for methods and attributes by other libraries' names."""
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """Is called for what the object does not have; says the word for it here."""
+            if name.startswith("_") or hasattr(type(self), name):
+                return object.__getattribute__(self, name)  # which fails as it did
+            from jaxrl.core.foreign_names import CALLS, said_of
+
+            owner = type(self).__name__
+            tables = [f"{CALLS} {base.__name__}" for base in type(self).__mro__]
+            found = next(filter(None, (said_of(name, table) for table in tables)), None)
+            if found is not None:
+                raise NoAttribute(f"{owner} has no {name!r}: {found}")
+            near = nearest(name, [word for word in dir(self) if not word.startswith("_")])
+            hint = f"; did you mean {either(near)}?" if near else ""
+            raise NoAttribute(f"{owner} has no {name!r}{hint}")
 
 
 class TooManyFaults(RuntimeError):

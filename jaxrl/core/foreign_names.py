@@ -1,4 +1,4 @@
-"""Other libraries' names for settings and results, with their counterparts here.
+"""Other libraries' names for settings, results, hooks and calls, with their counterparts here.
 
 The names are data: `names/rllib.toml`, `names/sb3.toml` and `names/cleanrl.toml`. A file is read
 when somebody gives an unknown name, or a configuration of RLlib's.
@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 LIBRARIES = ("RLlib", "SB3", "CleanRL")  # in the order in which a name is looked up
-SETTINGS, RESULTS = "settings", "results"  # the tables of each
+SETTINGS, RESULTS, HOOKS = "settings", "results", "hooks"  # the tables of each
+CALLS = "calls of"  # with a class of ours: the methods and attributes that its counterparts have
 UNSET = (None, False, {}, [], (), "")  # values that ask for nothing
 
 
@@ -36,7 +37,7 @@ def library_file(library: str) -> dict[str, Any]:
 def names_of(library: str, table: str) -> dict[str, Counterpart]:
     """The counterpart of each of a library's names for settings, or for results."""
     found = {}
-    for entry in library_file(library)[table]:
+    for entry in library_file(library).get(table, ()):
         harmless = entry.get("harmless")
         if harmless is not None:
             harmless = (*(UNSET if "unset" in harmless else ()), *harmless)
@@ -59,6 +60,17 @@ def counterpart(name: str, table: str) -> tuple[str, Counterpart] | None:
                     here = here.replace(f"<{part}>", value)
                 return library, found._replace(here=here)
     return None
+
+
+def said_of(name: str, table: str) -> str | None:
+    """The sentence on another library's name that leads to ours; None: no library has it."""
+    found = counterpart(name, table)
+    if found is None:
+        return None
+    library, match = found
+    if not match.here:
+        return match.note
+    return f"{library}'s name for {match.here}{match.note and f'; {match.note}'}"
 
 
 def _match(pattern: str, name: str) -> re.Match | None:

@@ -14,3 +14,11 @@ def total(values: jax.Array, axis_name: str | None = None) -> jax.Array:
 def over_axis(values: PyTree, axis_name: str | None) -> PyTree:
     """Sums over the mapped axis `axis_name`, if there is one."""
     return values if axis_name is None else jax.lax.psum(values, axis_name)
+
+
+def reduced_over_axis(value: jax.Array, reduce: str, axis_name: str | None) -> jax.Array:
+    """The "mean", "min", "max" or "sum" of what the members of a mapped axis hold."""
+    if axis_name is None:
+        return value
+    reductions = {"min": jax.lax.pmin, "max": jax.lax.pmax, "sum": jax.lax.psum}
+    return reductions.get(reduce, jax.lax.pmean)(value, axis_name)

@@ -5,7 +5,7 @@ elements.
 """
 
 import math
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import jax
 import jax.numpy as jnp
@@ -26,7 +26,25 @@ MIXTURE_WEIGHTS = (0.25220, 0.58523, 0.16257)
 MIXTURE_STDS = (0.55070, 0.86538, 1.37352)
 
 
-class Continuous:
+class Sampled:
+    """The base class of all distributions: they draw from a random key, or from its numbers."""
+
+    def noise_of(self, noise: jax.Array | Key | None) -> jax.Array:
+        """The random numbers that `sample` makes an action of.
+
+        Raises:
+            UsageError: there are none, and no key.
+        """
+        if noise is None:
+            raise UsageError("sample takes a random key: distribution.sample(jax.random.key(0))")
+        return self.noise(noise) if is_key(noise) else noise
+
+    def logp(self, action: Any) -> jax.Array:
+        """The same as `log_prob`, by RLlib's name."""
+        return self.log_prob(action)
+
+
+class Continuous(Sampled):
     """The base class of distributions over arrays of numbers of the shape `shape`."""
 
     def masked(self, mask: jax.Array) -> NoReturn:
@@ -53,8 +71,8 @@ class DiagGaussian(Continuous, struct.PyTreeNode):
     def noise(self, key: Key) -> jax.Array:
         return jax.random.normal(to_fast_key(key), jnp.shape(self.mean))
 
-    def sample(self, noise: jax.Array | Key) -> jax.Array:
-        noise = self.noise(noise) if is_key(noise) else noise
+    def sample(self, noise: jax.Array | Key | None = None) -> jax.Array:
+        noise = self.noise_of(noise)
         return self._as_array(self.mean + jnp.exp(self.log_std) * noise)
 
     def mode(self) -> jax.Array:
@@ -123,9 +141,9 @@ class Beta(Continuous, struct.PyTreeNode):
         *shape, size = jnp.shape(self.alpha)
         return beta_noise(key, tuple(shape), size)
 
-    def sample(self, noise: jax.Array | Key) -> jax.Array:
+    def sample(self, noise: jax.Array | Key | None = None) -> jax.Array:
         """G / (G + G') of two Gamma numbers; `noise` as in `beta_noise`."""
-        noise = self.noise(noise) if is_key(noise) else noise
+        noise = self.noise_of(noise)
         noise = noise.reshape(*noise.shape[:-1], 2, GAMMA_ATTEMPTS, 2, self.alpha.shape[-1])
         both = jnp.stack([self.alpha, self.beta], axis=-2)
         gammas = gamma(both, noise[..., 0, :, :, :], noise[..., 1, :, :, :])

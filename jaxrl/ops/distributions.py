@@ -11,12 +11,13 @@ import numpy as np
 from flax import struct
 
 from jaxrl.core.errors import UsageError
-from jaxrl.core.fast_prng import is_key, to_fast_key
+from jaxrl.core.fast_prng import to_fast_key
 from jaxrl.core.program_spaces import action_space_inside
 from jaxrl.core.spaces import Box, Dict, Discrete, MultiDiscrete, Space, Tuple, is_tree, tree_of
 from jaxrl.core.types import Key
 from jaxrl.ops.continuous import (
     DiagGaussian,
+    Sampled,
     SquashedGaussian,
     beta_noise,
     beta_noise_size,
@@ -35,7 +36,7 @@ class Distribution(Protocol):
     def noise(self, key: Key) -> jax.Array:
         """The random numbers `[..., D]` from which `sample` makes an action per row."""
 
-    def sample(self, noise: jax.Array | Key) -> jax.Array:
+    def sample(self, noise: jax.Array | Key | None = None) -> jax.Array:
         """An action `[..., *action_space.shape]` per row, from a random key or from `noise`."""
 
     def mode(self) -> jax.Array:
@@ -54,7 +55,7 @@ class Distribution(Protocol):
         """The distribution with probability 0 where `mask` is False; discrete actions only."""
 
 
-class Categorical(struct.PyTreeNode):
+class Categorical(Sampled, struct.PyTreeNode):
     """One integer in [0, A); probabilities are the softmax of the logits."""
 
     logits: jax.Array  # f32[..., A]
@@ -80,9 +81,9 @@ class Categorical(struct.PyTreeNode):
     def noise(self, key: Key) -> jax.Array:
         return jax.random.gumbel(to_fast_key(key), jnp.shape(self.logits))
 
-    def sample(self, noise: jax.Array | Key) -> jax.Array:
+    def sample(self, noise: jax.Array | Key | None = None) -> jax.Array:
         """The Gumbel-max trick: an action of probability 0 is never sampled."""
-        noise = self.noise(noise) if is_key(noise) else noise
+        noise = self.noise_of(noise)
         return jnp.argmax(self.logits + noise, axis=-1).astype(jnp.int32)
 
     def mode(self) -> jax.Array:
@@ -103,7 +104,7 @@ class Categorical(struct.PyTreeNode):
         return jnp.sum(jnp.exp(log_probs) * (log_probs - other_log_probs), axis=-1)
 
 
-class MultiCategorical(struct.PyTreeNode):
+class MultiCategorical(Sampled, struct.PyTreeNode):
     """A vector of independent integers, entry i in [0, nvec[i])."""
 
     logits: jax.Array  # f32[..., sum(nvec)], the concatenated logits of the entries
@@ -130,8 +131,8 @@ class MultiCategorical(struct.PyTreeNode):
     def noise(self, key: Key) -> jax.Array:
         return Categorical(self.logits).noise(key)
 
-    def sample(self, noise: jax.Array | Key) -> jax.Array:
-        noise = self.noise(noise) if is_key(noise) else noise
+    def sample(self, noise: jax.Array | Key | None = None) -> jax.Array:
+        noise = self.noise_of(noise)
         parts = zip(self.parts(), MultiCategorical(noise, self.nvec).parts(), strict=True)
         return jnp.stack([part.sample(noise.logits) for part, noise in parts], axis=-1)
 

@@ -18,6 +18,7 @@ from jaxrl.core.errors import UsageError, brief
 from jaxrl.core.program_spaces import action_from_program, action_to_program, countable, numbers_of
 from jaxrl.core.spaces import Box, Space, beyond, is_tree, tree_of
 from jaxrl.core.types import Key, PyTree
+from jaxrl.ops.continuous import Sampled
 from jaxrl.ops.distributions import INFINITE, Distribution, bounds_of, num_log_stds
 
 BOUND_MARGIN = 1e-3  # distance from a bound of actions that tanh is to reach: 3.8 = atanh(0.999)
@@ -140,7 +141,7 @@ class ActionBounds(NamedTuple):
         return np.float32(0.5) * (high - low)
 
 
-class InEnvironment(struct.PyTreeNode):
+class InEnvironment(Sampled, struct.PyTreeNode):
     """A distribution over the environment's own integers, of one over the program's.
 
     Those count from 0 and lie in a row, as do all parts of a Dict or Tuple. A Box's numbers are the
@@ -153,7 +154,7 @@ class InEnvironment(struct.PyTreeNode):
     def noise(self, key: Key) -> jax.Array:
         return self.inside.noise(key)
 
-    def sample(self, noise: jax.Array | Key) -> PyTree:
+    def sample(self, noise: jax.Array | Key | None = None) -> PyTree:
         return action_from_program(self.action_space, self.inside.sample(noise), jnp)
 
     def mode(self) -> PyTree:

@@ -14,15 +14,15 @@ import numpy as np
 from flax import struct
 
 from jaxrl.core.errors import UsageError
-from jaxrl.core.fast_prng import is_key
 from jaxrl.core.program_spaces import numbers_of, packed, unpacked
 from jaxrl.core.spaces import Box, Space, tree_of
 from jaxrl.core.types import Key
+from jaxrl.ops.continuous import Sampled
 
 Distribution = Any  # of one part
 
 
-class Joint(struct.PyTreeNode):
+class Joint(Sampled, struct.PyTreeNode):
     """Independent distributions of the parts: probabilities are products, entropies are sums."""
 
     parts: tuple[Distribution, ...]  # in JAX's order
@@ -38,8 +38,8 @@ class Joint(struct.PyTreeNode):
         drawn = [part.noise(keys[i]) for i, part in enumerate(self.parts)]
         return jnp.concatenate(drawn, axis=-1)
 
-    def sample(self, noise: jax.Array | Key) -> jax.Array:
-        noise = self.noise(noise) if is_key(noise) else noise
+    def sample(self, noise: jax.Array | Key | None = None) -> jax.Array:
+        noise = self.noise_of(noise)
         rows = zip(self.parts, _split(noise, self.noise_sizes), strict=True)
         return self._packed([part.sample(row) for part, row in rows])
 

@@ -95,8 +95,9 @@ def _rows(
     is_usual = not context.is_multi_agent and list(played) == [DEFAULT_POLICY]
     if is_usual and read:
         yield harmless(read, "one agent, one policy")
-    elif not is_usual:
-        yield taken(read, policies=played)
+    idle = [policy for policy in policies if policy not in played and len(policies) > 1]
+    if not is_usual:
+        yield taken(read, policies={**played, **{policy: [] for policy in idle}})
     for policy in policies:
         if policy not in played and (len(policies) > 1 or policy != DEFAULT_POLICY):
             yield harmless({f"policies/{policy}": None}, "it plays no agent")

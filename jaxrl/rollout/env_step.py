@@ -65,6 +65,11 @@ class RolloutSpec(NamedTuple):
         return tuple(name for feature in self.features for name in feature.metrics)
 
     @property
+    def needs_next_obs(self) -> bool:
+        """True if a feature reads the observations that steps reached."""
+        return any(feature.needs_next_obs for feature in self.features)
+
+    @property
     def informing(self) -> tuple[Feature, ...]:
         """The features by which networks are told more than observations."""
         return tuple(feature for feature in self.features if feature.informs)

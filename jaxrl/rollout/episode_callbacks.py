@@ -1,7 +1,6 @@
 """Episode callbacks: the contract of traced hooks, how they are found, and their feature."""
 
 import functools
-import inspect
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
@@ -9,36 +8,34 @@ from typing import Any, Self
 import jax
 import jax.numpy as jnp
 
-from jaxrl.core.env import MultiAgentEnvironment, RawStep, restart, split_agents, strongly_typed
-from jaxrl.core.errors import UsageError, brief, reason_of, unknown_name
-from jaxrl.core.fields import FLOAT32
-from jaxrl.core.frozen import is_array
+from jaxrl.core.env import MultiAgentEnvironment, RawStep, restart, split_agents
+from jaxrl.core.errors import UsageError, brief
+from jaxrl.core.fields import without
 from jaxrl.core.tasks import without_task
-from jaxrl.core.trust import Kind, maker
-from jaxrl.core.types import AgentId, PolicyId, PyTree, other_form
+from jaxrl.core.trust import maker
+from jaxrl.core.types import AgentId, PolicyId, PyTree
+from jaxrl.rollout.callbacks_kind import CALLBACKS, CALLBACKS_NAME
 from jaxrl.rollout.env_step import EnvBatch, RolloutSpec, episodes_after, to_env_actions
 from jaxrl.rollout.episode_stats import EpisodeStats, no_episodes
 from jaxrl.rollout.feature import After, Begin, Feature, Played
 from jaxrl.rollout.first_step import any_step, shape_of_a_key
-
-TRACED_HOOKS = (
-    "on_episode_start",
-    "on_episode_step",
-    "hist_data",
-    "on_episode_end",
-    "on_postprocess_trajectory",
+from jaxrl.rollout.hook_contract import (
+    EPISODE_HOOK,
+    LOGGER,
+    NEXT_OBS,
+    TRACED_HOOKS,
+    TRAJECTORY_HOOKS,
+    alike,
+    arrays,
+    call_traced,
+    check_hooks,
+    class_name,
+    names,
+    scalar,
+    takes_an_object,
 )
-ARGUMENTS = {
-    "on_episode_start": ("state", "params"),
-    "on_episode_step": ("data", "step"),
-    "hist_data": ("data", "step"),
-    "on_episode_end": ("data", "episode"),
-    "on_postprocess_trajectory": ("policy", "trajectory"),
-}
-# of the run, between its chunks
-HOST_HOOKS = ("on_train_result", "on_evaluate_end", "on_checkpoint", "on_train_end")
-# Traced, but on the host where it is written as in RLlib, with `episode` as a keyword alone.
-EPISODE_HOOK, EPISODE_ARGUMENTS = "on_episode_end", ("episode", "trainer")
+
+Logged = dict[str, tuple[str, jax.Array]]  # {name: (its reduction, the number)}
 
 
 @dataclass(frozen=True)
@@ -126,7 +123,7 @@ class EpisodeCallbacks:
         """{name: f32[]} of the finished episode, in results `custom_metrics/<name>_{mean,min,max}`.
 
         It is computed after every step and kept where the episode ended, so an unfinished one must
-        not make it fail.
+        not make it fail. A name that the environment's info["metrics"] has means this number.
 
         Written as `on_episode_end(self, *, episode, trainer)`, as in RLlib, it is a hook of the
         host: called with whole episodes that are sampled beside training; see docs/callbacks.md.
@@ -136,19 +133,14 @@ class EpisodeCallbacks:
     def on_postprocess_trajectory(self, policy: PolicyId, trajectory: PyTree) -> PyTree:
         """The `Trajectory` [T, E, M, ...] that `policy` learns from, perhaps with other rewards.
 
-        Statistics of episodes keep the environment's own rewards.
+        Statistics of episodes keep the environment's own rewards. Further arguments are there for
+        hooks that name them: `next_obs`, the observations that the steps reached, before any reset;
+        `metrics_logger`, whose numbers are reported under "learners/<policy>".
+
+        RLlib's `on_sample_end` and `on_learn_on_batch` are called after it, with the same
+        arguments, and may return nothing.
         """
         return trajectory
-
-
-def _is_callbacks(found: Any) -> bool:
-    """A class or an object with some of the hooks."""
-    return any(callable(getattr(found, hook, None)) for hook in (*TRACED_HOOKS, *HOST_HOOKS))
-
-
-CALLBACKS = Kind(
-    "callbacks", "jaxrl.callbacks", "a class derived from jaxrl.Callbacks", _is_callbacks
-)
 
 
 def resolve_callbacks(entries: Iterable[Any]) -> tuple[Any, ...]:
@@ -163,10 +155,10 @@ def resolve_callbacks(entries: Iterable[Any]) -> tuple[Any, ...]:
 
 def traced_callbacks(entries: Iterable[Any]) -> tuple[Any, ...]:
     """The callbacks with a traced hook; the same objects each time, as compiled programs need."""
-    return tuple(map(_resolve_once, traced(entries)))
+    return tuple(map(_resolve_once, traced_entries(entries)))
 
 
-def traced(entries: Iterable[Any]) -> tuple[Any, ...]:
+def traced_entries(entries: Iterable[Any]) -> tuple[Any, ...]:
     """The entries that a compiled program depends on: those that have a traced hook."""
     return tuple(
         entry
@@ -184,39 +176,20 @@ def has_hook(callback: Any, hook: str, idle: type = EpisodeCallbacks) -> bool:
     return takes_an_object(function) == (idle is not EpisodeCallbacks)
 
 
-def takes_an_object(on_episode_end: Any) -> bool:
-    """Returns whether it is the host's, called with keywords: (*, episode, ...)."""
-    try:
-        parameters = inspect.signature(on_episode_end).parameters
-    except (TypeError, ValueError):  # none at all, or a built-in without a signature
-        return False
-    by_keyword = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_KEYWORD)
-    kinds = [parameter.kind for parameter in parameters.values()]
-    return "episode" in parameters and all(kind in by_keyword for kind in kinds)
-
-
-def episode_arguments(on_episode_end: Any, *values: Any) -> dict[str, Any]:
-    """The arguments among EPISODE_ARGUMENTS that it takes, with their values."""
-    parameters = inspect.signature(on_episode_end).parameters
-    takes_any = any(param.kind is inspect.Parameter.VAR_KEYWORD for param in parameters.values())
-    return {
-        name: value
-        for name, value in zip(EPISODE_ARGUMENTS, values, strict=True)
-        if takes_any or name in parameters
-    }
-
-
 def start_data(
     callbacks: tuple, env: MultiAgentEnvironment, state: PyTree, params: PyTree
 ) -> tuple[PyTree, ...]:
     """Every callback's data at the start of an episode of one environment."""
     state, params = without_task(env, state, params)
     return tuple(
-        _arrays(callback, "on_episode_start", _call(callback, "on_episode_start", state, params))
-        if has_hook(callback, "on_episode_start")
-        else None
+        _first_data(callback, state, params) if has_hook(callback, "on_episode_start") else None
         for callback in callbacks
     )
+
+
+def _first_data(callback: Any, state: PyTree, params: PyTree) -> PyTree:
+    first = call_traced(callback, "on_episode_start", state=state, params=params)
+    return arrays(callback, "on_episode_start", first)
 
 
 def call_back(
@@ -225,7 +198,7 @@ def call_back(
     step: EpisodeStep,
     reached: EpisodeStats,
     state: PyTree,
-) -> tuple[tuple[PyTree, ...], dict[str, jax.Array], dict[str, jax.Array]]:
+) -> tuple[tuple[PyTree, ...], Logged, Logged]:
     """All hooks of one step of one environment.
 
     Args:
@@ -233,34 +206,63 @@ def call_back(
         state: that the environment goes on from, another episode's first where one ended.
 
     Returns:
-        (data, custom, hist_data): the data to go on with; {name: f32[]} of `on_episode_end` and of
-        `hist_data`.
+        (data, custom, hist_data): the data to go on with; the numbers of the episode, if it ended
+        now, and those of the step.
     """
     episode = Episode(step.agents, reached.length, reached.returns, reached.metrics)
-    data = tuple(map(functools.partial(_after_step, step), callbacks, data))
-    custom = _named_scalars(callbacks, "on_episode_end", data, episode, taken=reached.metrics)
-    hist_data = _named_scalars(callbacks, "hist_data", data, step)
+    data, logged = _after_step(callbacks, data, step)
+    custom = _named_numbers(callbacks, "on_episode_end", data, {"episode": episode})
+    hist_data = _named_numbers(callbacks, "hist_data", data, {"step": step}, logged)
     fresh = start_data(callbacks, step.env, state, step.params)
     return restart(step.episode_done, fresh, data), custom, hist_data
 
 
-def postprocess(callbacks: tuple, policies: tuple[PolicyId, ...], trajectories: PyTree) -> PyTree:
-    """The stacked trajectories of a group as its policies learn from them, [T, N, E, M, ...]."""
-    rewriting = [
-        callback for callback in callbacks if has_hook(callback, "on_postprocess_trajectory")
-    ]
-    if not rewriting:
-        return trajectories
-    rewritten = []
+def postprocess(
+    callbacks: tuple, policies: tuple[PolicyId, ...], trajectories: PyTree
+) -> tuple[PyTree, Logged]:
+    """(trajectories, logged): a group's as its policies learn from them, [T, N, E, M, ...]."""
+    hooks = _trajectory_hooks(callbacks)
+    if not hooks:
+        return trajectories, {}
+    rewritten, logged = [], []
     for i, policy in enumerate(policies):
         trajectory = jax.tree.map(lambda leaf, i=i: leaf[:, i], trajectories)
-        for callback in rewriting:
-            after = _call(callback, "on_postprocess_trajectory", policy, trajectory)
-            trajectory = _alike(
-                callback, "on_postprocess_trajectory", "trajectory", trajectory, after
-            )
+        logged.append({})
+        for callback, hook in hooks:
+            trajectory, numbers = _postprocessed(callback, hook, policy, trajectory)
+            logged[-1] |= numbers
         rewritten.append(trajectory)
-    return jax.tree.map(lambda *leaves: jnp.stack(leaves, axis=1), *rewritten)
+    if len({frozenset(numbers) for numbers in logged}) > 1:
+        raise UsageError(
+            f"policies {', '.join(policies)} are updated together: callbacks must log the same "
+            "names for all of them"
+        )
+    stacked = {
+        name: (reduce, jnp.stack([numbers[name][1] for numbers in logged]))
+        for name, (reduce, _) in logged[0].items()
+    }
+    return jax.tree.map(lambda *leaves: jnp.stack(leaves, axis=1), *rewritten), stacked
+
+
+def _trajectory_hooks(callbacks: tuple) -> list[tuple[Any, str]]:
+    """(callback, hook) of all hooks of the trajectory, in the order of their calls."""
+    pairs = [(callback, hook) for callback in callbacks for hook in TRAJECTORY_HOOKS]
+    return [(callback, hook) for callback, hook in pairs if has_hook(callback, hook)]
+
+
+def _postprocessed(
+    callback: Any, hook: str, policy: PolicyId, trajectory: PyTree
+) -> tuple[PyTree, Logged]:
+    """A policy's trajectory after a hook, [T, E, M, ...], and what the hook logged."""
+    result: dict[str, Any] = {}  # of RLlib's on_learn_on_batch: a mapping to put numbers into
+    same = dict.fromkeys(("trajectory", "batch", "train_batch", "samples"), trajectory)
+    values = {"policy": policy, **same, "result": result, NEXT_OBS: trajectory.next_obs}
+    after, logged = _logging_call(callback, hook, **values)
+    source = f"{hook} of {class_name(callback)}"
+    logged |= {name: ("mean", scalar(source, name, value)) for name, value in result.items()}
+    if after is None and hook != TRAJECTORY_HOOKS[0]:
+        return trajectory, logged
+    return alike(callback, hook, "trajectory", trajectory, after), logged
 
 
 @dataclass(frozen=True)
@@ -269,20 +271,18 @@ class TracedCallbacks(Feature):
 
     callbacks: tuple[Any, ...]  # in the order in which they chain
     metrics: tuple[str, ...]
+    reductions: tuple[tuple[str, str], ...] = ()
+    needs_next_obs: bool = False
 
-    name = "callbacks"
+    name = CALLBACKS_NAME
 
     @classmethod
     def of(cls, spec: RolloutSpec, config: Any, env_params: PyTree) -> Self | None:
-        """The feature of the configuration's callbacks.
-
-        Raises:
-            UsageError: callbacks that break their contract, or clash with each other or with the
-                environment.
-        """
         callbacks, env = traced_callbacks(config.callbacks), spec.env
         if not callbacks:
             return None
+
+        reductions: dict[str, str] = {}
 
         def custom_metrics(key):
             state, action, raw = any_step(env, env_params, key)
@@ -291,9 +291,13 @@ class TracedCallbacks(Feature):
             _, reached = episodes_after(spec, episodes, raw)
             data = start_data(callbacks, env, state, env_params)
             step = EpisodeStep.of(env, env_params, action, raw)
-            return call_back(callbacks, data, step, reached, raw.state)[1]
+            _, custom, hist_data = call_back(callbacks, data, step, reached, raw.state)
+            logged = {**custom, **hist_data}
+            reductions.update({name: reduce for name, (reduce, _) in logged.items() if reduce})
+            return numbers_of(custom)
 
-        return cls(callbacks, tuple(jax.eval_shape(custom_metrics, shape_of_a_key())))
+        metrics = tuple(jax.eval_shape(custom_metrics, shape_of_a_key()))
+        return cls(callbacks, metrics, tuple(reductions.items()), _ask_next_obs(callbacks, spec))
 
     def start(self, spec: RolloutSpec, envs: EnvBatch, begin: Begin) -> PyTree:
         start = lambda state: start_data(self.callbacks, spec.env, state, begin.env_params)
@@ -304,25 +308,94 @@ class TracedCallbacks(Feature):
     ) -> tuple[PyTree, After]:
         def call(data, reached, action, raw, state):
             step = EpisodeStep.of(spec.env, after.env_params, action, raw)
-            return call_back(self.callbacks, data, step, reached, state)
+            data, custom, hist_data = call_back(self.callbacks, data, step, reached, state)
+            return data, numbers_of(custom), numbers_of(hist_data)
 
         actions = to_env_actions(spec, played.outputs)
         reached, raw = after.reached, played.raw
         data, custom, hist_data = jax.vmap(call)(data, reached, actions, raw, after.state)
-        reached = reached.replace(metrics={**reached.metrics, **custom}).in_two_parts
+        parts = reached.in_two_parts
+        lower = parts.lower.replace(metrics=without(parts.lower.metrics, custom))
+        metrics = {**reached.metrics, **custom}
+        reached = reached.replace(metrics=metrics, lower=lower).in_two_parts
         hist_data = {**after.hist_data, **hist_data}
         return data, after._replace(reached=reached, hist_data=hist_data)
 
-    def learned(self, policies: tuple[PolicyId, ...], trajectory: PyTree) -> PyTree:
+    def learned(self, policies: tuple[PolicyId, ...], trajectory: PyTree) -> tuple[PyTree, Logged]:
         return postprocess(self.callbacks, policies, trajectory)
 
 
-def _after_step(step: EpisodeStep, callback: Any, data: PyTree) -> PyTree:
-    """A callback's data after a step."""
-    if not has_hook(callback, "on_episode_step"):
-        return data
-    after = _call(callback, "on_episode_step", data, step)
-    return _alike(callback, "on_episode_step", "data", data, after)
+def numbers_of(logged: Logged) -> dict[str, jax.Array]:
+    """The numbers without their reductions."""
+    return {name: number for name, (_, number) in logged.items()}
+
+
+def _ask_next_obs(callbacks: tuple, spec: RolloutSpec) -> bool:
+    """Returns whether a hook names `next_obs`.
+
+    Raises:
+        UsageError: agents wait for their turns, so a step does not lead to their next observation.
+    """
+    hooks = _trajectory_hooks(callbacks)
+    asking = [pair for pair in hooks if names(getattr(*pair), NEXT_OBS)]
+    if asking and spec.waits:
+        callback, hook = asking[0]
+        raise UsageError(
+            f"{hook} of callbacks {class_name(callback)} asks for next_obs: agents of "
+            f"{spec.env.name} wait for their turns, so a step does not reach their next observation"
+        )
+    return bool(asking)
+
+
+def _after_step(
+    callbacks: tuple, data: tuple[PyTree, ...], step: EpisodeStep
+) -> tuple[tuple[PyTree, ...], Logged]:
+    """All callbacks' data after a step, and what they logged."""
+    after, logged, hook = [], {}, "on_episode_step"
+    for callback, callback_data in zip(callbacks, data, strict=True):
+        if has_hook(callback, hook):
+            changed, numbers = _logging_call(callback, hook, data=callback_data, step=step)
+            callback_data = alike(callback, hook, "data", callback_data, changed)
+            logged |= numbers
+        after.append(callback_data)
+    return tuple(after), logged
+
+
+def _named_numbers(
+    callbacks: tuple,
+    hook: str,
+    data: tuple[PyTree, ...],
+    what: Mapping[str, EpisodeStep | Episode],
+    logged_before: Logged | None = None,
+) -> Logged:
+    """The numbers that all callbacks return or log in one hook, by their names."""
+    found = dict(logged_before or {})
+    owner = dict.fromkeys(found, LOGGER)
+    for callback, callback_data in zip(callbacks, data, strict=True):
+        values, logged = {}, {}
+        if has_hook(callback, hook):
+            values, logged = _logging_call(callback, hook, data=callback_data, **what)
+        source = f"{hook} of {class_name(callback)}"
+        values = {} if values is None and logged else values
+        if not isinstance(values, Mapping):
+            raise UsageError(f"{source} must return {{name: number}}, not {brief(values)}")
+        numbers = {name: ("", scalar(source, name, value)) for name, value in values.items()}
+        for name, number in (*numbers.items(), *logged.items()):
+            if name in owner:
+                raise UsageError(f"{name!r} is given twice: by {owner[name]} and by {source}")
+            owner[name], found[name] = source, number
+    return found
+
+
+def _logging_call(callback: Any, hook: str, **values: Any) -> tuple[Any, Logged]:
+    """(what a traced hook returns, what it logs)."""
+    if not names(getattr(callback, hook), LOGGER):
+        return call_traced(callback, hook, **values), {}
+    from jaxrl.rollout.traced_logger import TracedLogger
+
+    logger = TracedLogger(f"{hook} of {class_name(callback)}")
+    result = call_traced(callback, hook, **values, metrics_logger=logger)
+    return result, logger.numbers()
 
 
 @functools.cache
@@ -331,120 +404,6 @@ def _resolve_once(entry: Any) -> Any:
 
 
 def _resolve(entry: Any) -> Any:
-    return _checked(maker(CALLBACKS, entry)())
-
-
-def _checked(callback: Any) -> Any:
-    """The callback, if it has a hook and none that nobody would call."""
-    for name in dir(callback):
-        if name.startswith("on_") and name not in (*TRACED_HOOKS, *HOST_HOOKS):
-            raise unknown_name(
-                "hook",
-                name,
-                (*TRACED_HOOKS, *HOST_HOOKS),
-                f"of callbacks {class_name(callback)}",
-            )
-    if not any(hasattr(callback, hook) for hook in (*TRACED_HOOKS, *HOST_HOOKS)):
-        hooks = ", ".join((*TRACED_HOOKS, *HOST_HOOKS))
-        raise UsageError(f"callbacks {brief(callback)} have none of the hooks {hooks}")
-    for hook in (*TRACED_HOOKS, *HOST_HOOKS):
-        if getattr(callback, hook, None) is not None:
-            _check_signature(callback, hook)
+    callback = maker(CALLBACKS, entry)()
+    check_hooks(callback)
     return callback
-
-
-def _call(callback: Any, hook: str, *arguments: Any) -> Any:
-    """The result of a traced hook; where it fails, one line that names it."""
-    try:
-        return getattr(callback, hook)(*arguments)
-    except (UsageError, FloatingPointError):  # of jax_debug_nans, which `find_nan` waits for
-        raise
-    except Exception as error:
-        raise UsageError(
-            f"{hook} of callbacks {class_name(callback)} fails as it is traced: {reason_of(error)}"
-        ) from error
-
-
-def _check_signature(callback: Any, hook: str) -> None:
-    """Every hook takes two arguments, beside the object itself."""
-    meant = ARGUMENTS.get(hook, ("trainer", "path" if hook == "on_checkpoint" else "result"))
-    function = getattr(callback, hook)
-    if not callable(function):
-        raise UsageError(
-            f"{hook} of callbacks {class_name(callback)} must be a method, not {brief(function)}"
-        )
-    keywords: dict[str, Any] = {}
-    if hook == EPISODE_HOOK and takes_an_object(function):
-        keywords = episode_arguments(function, *EPISODE_ARGUMENTS)
-        meant = ("*", *EPISODE_ARGUMENTS)
-    try:
-        inspect.signature(function).bind(*(() if keywords else meant), **keywords)
-    except ValueError:  # a built-in without a signature
-        pass
-    except TypeError as error:
-        raise UsageError(
-            f"{hook} of callbacks {class_name(callback)} must take ({', '.join(meant)}): {error}"
-        ) from None
-
-
-def _named_scalars(
-    callbacks: tuple,
-    hook: str,
-    data: tuple[PyTree, ...],
-    what: EpisodeStep | Episode,
-    taken: Iterable[str] = (),
-) -> dict[str, jax.Array]:
-    """{name: f32[]} of all callbacks by one hook; `taken`: names of info["metrics"], reserved."""
-    owner = dict.fromkeys(taken, "the environment's info['metrics']")
-    scalars = {}
-    for callback, callback_data in zip(callbacks, data, strict=True):
-        values = _call(callback, hook, callback_data, what) if has_hook(callback, hook) else {}
-        source = f"{hook} of {class_name(callback)}"
-        if not isinstance(values, Mapping):
-            raise UsageError(f"{source} must return {{name: number}}, not {brief(values)}")
-        for name, value in values.items():
-            if name in owner:
-                raise UsageError(f"{name!r} is given twice: by {owner[name]} and by {source}")
-            owner[name], scalars[name] = source, _scalar(source, name, value)
-    return scalars
-
-
-def _scalar(source: str, name: Any, value: Any) -> jax.Array:
-    """A number that a hook gives by its name, f32[]."""
-    if not isinstance(name, str) or not name:
-        raise UsageError(f"{source}: a number's name must be a text, not {brief(name)}")
-    dtype = value.dtype if is_array(value) else type(value)
-    is_real = dtype in (int, float, bool) or any(
-        jnp.issubdtype(dtype, kind) for kind in (jnp.floating, jnp.integer)
-    )
-    shown = f"of shape {list(value.shape)}" if is_array(value) and value.shape else brief(value)
-    if not is_real or jnp.shape(value) or (dtype is int and abs(value) > FLOAT32):
-        raise UsageError(f"{source}: {name!r} must be one number, not {shown}")
-    return jnp.asarray(value, jnp.float32)
-
-
-def _alike(callback: Any, hook: str, what: str, before: PyTree, after: PyTree) -> PyTree:
-    """`after`, once its structure, shapes and types are those of `before`."""
-    after = _arrays(callback, hook, after)
-    if difference := other_form(before, after, what):
-        raise UsageError(
-            f"{hook} of {class_name(callback)} must return the {what} in the form it was given: "
-            f"{difference}"
-        )
-    return after
-
-
-def _arrays(callback: Any, hook: str, value: Any) -> PyTree:
-    """The value of a hook, as arrays of types that do not change with what they meet."""
-    try:
-        return strongly_typed(value)
-    except Exception:  # of many kinds, the last ones where a value holds itself
-        raise UsageError(
-            f"{hook} of {class_name(callback)} must return arrays of numbers, alone or in tuples, "
-            f"lists and dicts, not {brief(value)}"
-        ) from None
-
-
-def class_name(callback: Any) -> str:
-    """The name of its class."""
-    return type(callback).__qualname__

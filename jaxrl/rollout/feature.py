@@ -57,6 +57,9 @@ class Feature:
     is_learned: ClassVar[bool] = False  # `Algorithm.learn` renews its slice, and nothing else does
     makes_rows: ClassVar[bool] = False  # it makes the trajectories, by `rows`
     metrics: tuple[str, ...] = ()  # the names that it adds to an episode's metrics
+    # (name, reduction) of those of its numbers that results hold by their names alone
+    reductions: tuple[tuple[str, str], ...] = ()
+    needs_next_obs: bool = False  # whether `learned` reads the trajectory's `next_obs`
 
     @classmethod
     def of(cls, spec: Any, config: Any, env_params: PyTree) -> Self | None:
@@ -110,6 +113,11 @@ class Feature:
         """The slice without what belongs to lost episodes, bool[E]; at a rollout's end."""
         return held
 
-    def learned(self, policies: tuple[PolicyId, ...], trajectory: PyTree) -> PyTree:
-        """The trajectory of a group, [T, N, E, M, ...], as its policies learn from it."""
-        return trajectory
+    def learned(
+        self, policies: tuple[PolicyId, ...], trajectory: PyTree
+    ) -> tuple[PyTree, dict[str, tuple[str, jax.Array]]]:
+        """The trajectory of a group, [T, N, E, M, ...], as its policies learn from it.
+
+        And what is reported of it beside the algorithm's metrics, {name: (reduction, f32[N])}.
+        """
+        return trajectory, {}

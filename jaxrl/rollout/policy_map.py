@@ -20,13 +20,13 @@ def resolve_policies(
     | None,
     params: PyTree = None,
 ) -> PolicyMap:
-    """The map of policies to the agents that they play.
+    """The map of policies to the agents that they play; without those that play nobody.
 
     Args:
         policies: None (the environment's own choice), "shared" (one policy for all), "per-agent"
             (one each, named as its agent), a mapping {policy: agents}, a function from agent to
             policy, asked once for each agent, or names alone, which must be those of the
-            environment's own policies, or its agents, or one for all.
+            environment's own policies, or its agents, perhaps among others, or one for all.
         params: that the spaces are of; default: the environment's own.
 
     Raises:
@@ -47,6 +47,7 @@ def resolve_policies(
         allowed = "'shared', 'per-agent', {policy: agents}, a function"
         raise UsageError(f"policies={brief(policies)}: allowed are {allowed}")
     resolved = {str(policy): _agent_tuple(policy, agents) for policy, agents in policies.items()}
+    resolved = {policy: agents for policy, agents in resolved.items() if agents}
     _check_cover(env, resolved)
     for policy, agents in resolved.items():
         _check_spaces(env, params, policy, agents)
@@ -64,9 +65,9 @@ def is_names(policies: Any) -> bool:
 
 def _named(policies: tuple[PolicyId, ...], env: MultiAgentEnvironment) -> Mapping[PolicyId, tuple]:
     """The agents of each policy, where the policies' names determine them."""
-    if set(policies) == set(env.default_policies):
+    if set(policies) >= set(env.default_policies):
         return env.default_policies
-    if set(policies) == set(env.agents):
+    if set(policies) >= set(env.agents):
         return {agent: (agent,) for agent in env.agents}
     if len(policies) == 1:
         return {policies[0]: env.agents}
@@ -75,6 +76,12 @@ def _named(policies: tuple[PolicyId, ...], env: MultiAgentEnvironment) -> Mappin
         "or a function from "
         f"agent to policy (RLlib's policy_mapping_fn); the agents are {', '.join(env.agents)}"
     )
+
+
+def idle_policies(policies: Any, played: PolicyMap) -> tuple[PolicyId, ...]:
+    """The policies that a configuration names and that play nobody; they have no spaces."""
+    named = policies if is_names(policies) or isinstance(policies, Mapping) else ()
+    return tuple(policy for policy in map(str, named) if policy not in played)
 
 
 def policies_that_learn(
@@ -139,10 +146,9 @@ def _ask(mapping: Callable, agents: tuple[AgentId, ...]) -> dict[PolicyId, list[
 
 
 def _agent_tuple(policy: PolicyId, agents) -> tuple[AgentId, ...]:
-    if not isinstance(agents, list | tuple) or not agents:
+    if not isinstance(agents, list | tuple):
         raise UsageError(
-            f"policies: policy {policy!r} must name a list of one or more agents, not "
-            f"{brief(agents)}"
+            f"policies: policy {policy!r} must name a list of agents, not {brief(agents)}"
         )
     return tuple(agents)
 

@@ -272,10 +272,14 @@ def steps_of(
             terminated=terminated[g],
             truncated=truncated[g],
             active=actives[g],
-            next_obs=next_obs[g] if spec.policy_specs[g].rewards_itself else None,
+            next_obs=next_obs[g] if _needs_next_obs(spec, g) else None,
         )
         for g, output in enumerate(outputs)
     ]
+
+
+def _needs_next_obs(spec: RolloutSpec, group: int) -> bool:
+    return spec.needs_next_obs or spec.policy_specs[group].rewards_itself
 
 
 def _trajectory(steps: Steps, bootstrap: jax.Array, carry: PyTree) -> Trajectory:

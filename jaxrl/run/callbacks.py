@@ -9,15 +9,11 @@ from jaxrl.algorithms.base import Algorithm, RunnerState
 from jaxrl.algorithms.config import AlgorithmConfig
 from jaxrl.core.errors import UsageError, reason_of
 from jaxrl.core.json_text import why_unreadable
+from jaxrl.core.metrics_logger import MetricsLogger, merge
 from jaxrl.core.types import AgentId, PolicyId, PyTree
 from jaxrl.models.policy_spec import PolicyWeights
-from jaxrl.rollout.episode_callbacks import (
-    EPISODE_HOOK,
-    EpisodeCallbacks,
-    class_name,
-    episode_arguments,
-    has_hook,
-)
+from jaxrl.rollout.episode_callbacks import EpisodeCallbacks, has_hook
+from jaxrl.rollout.hook_contract import EPISODE_HOOK, call_hook, class_name, form_of
 from jaxrl.run.hooks import Hook
 from jaxrl.run.results import Lifetime, Result, check_result
 from jaxrl.run.settings import RunSettings
@@ -41,6 +37,9 @@ class Callbacks(EpisodeCallbacks):
 
     def on_train_result(self, trainer: Any, result: Result) -> None:
         """Called after each iteration: may add to `result`; `result["done"] = True` ends.
+
+        By name it may take `algorithm`, the trainer too, and `metrics_logger`, whose numbers are
+        put into the result.
 
         The log is written after it. Iterations are computed in chunks of about a second:
         `trainer.runner` is the chunk's last state.
@@ -72,6 +71,7 @@ class Training(Protocol):
     env_params: PyTree
     run_dir: Path | None  # None: nothing is written
     lifetime: Lifetime
+    iteration: int  # the number of the last one
     last_result: Result | None
     runner: RunnerState  # the state after the last computed iteration
 
@@ -83,6 +83,11 @@ class Training(Protocol):
 
     def get_weights(self) -> dict[PolicyId, PolicyWeights]:
         """Every policy's weights as NumPy arrays."""
+
+
+LOGGED = "metrics_logger"  # the entry of what was logged in the state of callbacks
+OF_EACH, AT_THE_END, SAMPLED = "each", "end", "sampled"  # results that a hook's numbers go to
+LOGS = {"on_train_result": OF_EACH, "on_evaluate_end": AT_THE_END, EPISODE_HOOK: SAMPLED}
 
 
 class HostCallbacks(Hook):
@@ -98,34 +103,58 @@ class HostCallbacks(Hook):
     ):
         self.trainer, self.callbacks, self.is_last = trainer, tuple(callbacks), is_last
         self.have_ended = False  # whether one of them ended training
+        self.loggers = {which: MetricsLogger() for which in LOGS.values()}
 
     def call(self, hook: str, value: Any) -> None:
+        """Calls a hook of all callbacks that have it with what it is about."""
         for callback in self.callbacks:
             if has_hook(callback, hook, Callbacks):
-                getattr(callback, hook)(self.trainer, value)
+                self._call(callback, hook, value)
                 if hook == "on_train_result":
                     check_result(f"on_train_result of callbacks {class_name(callback)}", value)
+
+    def _call(self, callback: Any, hook: str, value: Any) -> None:
+        function = getattr(callback, hook)
+        form, logger = form_of(hook, function), self.loggers.get(LOGS.get(hook))
+        arguments = {"trainer": self.trainer, "algorithm": self.trainer, "metrics_logger": logger}
+        names = (*form.usual, *form.also)
+        call_hook(function, form, {name: arguments.get(name, value) for name in names})
 
     def look(self, results: list[Result]) -> int:
         """Passes each result on; training ends with the first that is done."""
         for i, result in enumerate(results, start=1):
             self.call("on_train_result", result)
+            merge(result, self.loggers[OF_EACH].next_result())
+            if i == len(results):
+                self._add_logged(result)
             self.have_ended = bool(result["done"])
             result["done"] = self.have_ended or self.is_last(result)
             if result["done"]:
                 return i
         return len(results)
 
+    def look_at_the_end(self, result: Result) -> None:
+        self._add_logged(result)
+
+    def _add_logged(self, result: Result) -> None:
+        """Adds what was logged of the last state: in an evaluation, and in sampled episodes."""
+        merge(result, self.loggers[AT_THE_END].next_result())
+        sampled = self.loggers[SAMPLED].next_result()
+        merge(result, {"env_runners": sampled} if sampled else {})
+
     @property
     def adds_to_each(self) -> bool:
         return self.has("on_train_result")
 
-    def episode_ended(self, episode: Any) -> None:
-        """Calls each `on_episode_end` that takes an episode as an object."""
-        for callback in self.callbacks:
-            if has_hook(callback, EPISODE_HOOK, Callbacks):
-                function = getattr(callback, EPISODE_HOOK)
-                function(**episode_arguments(function, episode, self.trainer))
+    @property
+    def take_episodes(self) -> bool:
+        """True if a hook takes sampled episodes as objects."""
+        return self.has(EPISODE_HOOK)
+
+    @property
+    def add_to_results(self) -> bool:
+        """True if they may add any number to some result."""
+        return any(map(self.has, LOGS))
 
     def has(self, hook: str) -> bool:
         """Returns whether any of them defines a hook, other than that of `Callbacks`."""
@@ -137,15 +166,20 @@ class HostCallbacks(Hook):
         Raises:
             UsageError: JSON cannot hold one.
         """
-        return [
+        states = [
             {"class": class_name(callback), "state": _state(callback)}
             for callback in self.callbacks
         ]
+        logged = {which: logger.state() for which, logger in self.loggers.items()}
+        return [*states, {"class": LOGGED, "state": logged}] if any(logged.values()) else states
 
     def restore(self, states: Iterable[Mapping[str, Any]]) -> None:
         """Gives each callback the state of its class, in order; those without one start again."""
         left: dict[str, list[Any]] = {}
         for saved in states:
+            if saved["class"] == LOGGED:
+                for which, logged in saved["state"].items():
+                    self.loggers[which].restore(logged)
             left.setdefault(saved["class"], []).append(saved["state"])
         for callback in self.callbacks:
             states_left = left.get(class_name(callback))

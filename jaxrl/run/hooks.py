@@ -11,7 +11,6 @@ import jax
 from jaxrl.core.errors import UsageError
 from jaxrl.core.trust import Kind
 from jaxrl.core.types import PyTree
-from jaxrl.rollout.episode_callbacks import EPISODE_HOOK
 from jaxrl.run.every import Every
 from jaxrl.run.health import Diverged, HealthMonitor, first_bad, undeclared_wait
 from jaxrl.run.results import ITERATIONS, Result, Snapshot
@@ -91,6 +90,19 @@ def states_of(hooks: Iterable[Hook]) -> dict[str, Any]:
     return {hook.name: state for hook in hooks if (state := hook.state()) is not None}
 
 
+class NoCallbacks(Hook):
+    """The host hooks of a configuration without callbacks, in place of `HostCallbacks`."""
+
+    name = "callbacks"
+    add_to_results = take_episodes = False
+
+    def call(self, hook: str, value: Any) -> None:
+        """Calls nothing."""
+
+    def state(self) -> list[Any]:
+        return []
+
+
 class StopCriteria(Hook):
     """Ends training with the first result that meets a criterion."""
 
@@ -137,10 +149,10 @@ class Sampling(Hook):
     def look(self, results: list[Result]) -> int:
         trainer, number = self.trainer, self.trainer.settings.sampling_duration
         iteration = results[-1][ITERATIONS]
-        if trainer.callbacks.has(EPISODE_HOOK) and self.every.is_due(iteration):
+        if trainer.callbacks.take_episodes and self.every.is_due(iteration):
             which = {"seed": trainer.config.seed, "first": iteration * number % FIRST_AGAIN}
             for episode in trainer.sample(number, env_args={}, **which):
-                trainer.callbacks.episode_ended(episode)
+                trainer.callbacks.call("on_episode_end", episode)
         return len(results)
 
 

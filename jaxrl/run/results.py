@@ -14,7 +14,7 @@ import numpy as np
 from jaxrl.algorithms.base import Algorithm, Metrics, RunnerState
 from jaxrl.algorithms.config import AlgorithmConfig
 from jaxrl.algorithms.task_settings import COPY
-from jaxrl.core.errors import UsageError, brief
+from jaxrl.core.errors import UsageError, brief, unknown_result
 from jaxrl.core.exact_sums import on_host
 from jaxrl.core.json_text import why_unreadable
 from jaxrl.core.number_types import flag_in
@@ -51,6 +51,27 @@ def has_constant_sum(episodes: Mapping[str, Any]) -> bool:
     largest = max(map(abs, returns))
     is_shared = largest > 0 and max(returns) - min(returns) <= SAME * largest  # a team's
     return spread <= SAME * max(1.0, largest) and not is_shared
+
+
+class UnknownResult(UsageError, KeyError):
+    """A name that a result does not hold."""
+
+    __str__ = UsageError.__str__
+
+
+class ResultTree(dict):
+    """A part of a result; a name that it does not hold is answered with the present one."""
+
+    def __missing__(self, name: Any) -> Any:
+        """Is called by `result[name]` where there is no such key."""
+        from jaxrl.core.foreign_names import RESULTS, said_of
+
+        if found := said_of(str(name), RESULTS):
+            raise UnknownResult(f"the result has no {brief(name)}: {found}")
+        if str(name).startswith("episode_") and "num_episodes" in self:
+            raise UnknownResult(f"the result has no {brief(name)} before an episode has ended")
+        paths = [*self, *(path for path, _ in flatten(self))]
+        raise UnknownResult(str(unknown_result("result", str(name), paths)))
 
 
 def return_path(config: AlgorithmConfig) -> str:
@@ -144,8 +165,9 @@ def _result(algorithm: Algorithm, metrics: Metrics, seconds: float, lifetime: Li
     lifetime.num_env_steps += steps
     lifetime.num_episodes += finished
     lifetime.time_total_s += seconds
-    learners = _learners(algorithm, metrics.learners)
-    return {
+    learners = ResultTree(_learners(algorithm, metrics.learners))
+    played = ResultTree(_played(algorithm, metrics, lifetime)) if algorithm.plays else None
+    result = {
         "training_iteration": lifetime.training_iteration,
         "num_env_steps_sampled_lifetime": lifetime.num_env_steps,
         "num_env_steps_trained_lifetime": lifetime.num_env_steps if len(learners) > 1 else 0,
@@ -153,11 +175,12 @@ def _result(algorithm: Algorithm, metrics: Metrics, seconds: float, lifetime: Li
         "time_this_iter_s": seconds,
         "time_total_s": lifetime.time_total_s,
         "done": False,
-        **({"env_runners": _played(algorithm, metrics, lifetime)} if algorithm.plays else {}),
+        **({} if played is None else {"env_runners": played}),
         "learners": learners,
         "timers": {"iteration": seconds},
         "perf": {"env_steps_per_s": steps / seconds if seconds > 0 else 0.0},
     }
+    return ResultTree(result)
 
 
 def _played(algorithm: Algorithm, metrics: Metrics, lifetime: Lifetime) -> Result:
@@ -171,7 +194,7 @@ def _played(algorithm: Algorithm, metrics: Metrics, lifetime: Lifetime) -> Resul
         **_agent_steps(algorithm.grouping, metrics.agent_steps.tolist(), lifetime),
         "this_iteration": episode_results(algorithm, metrics.episodes.iteration),
         **_opponents(algorithm, metrics),
-        **_histograms(metrics.episodes.histograms),
+        **_histograms(algorithm, metrics.episodes.histograms),
     }
 
 
@@ -200,7 +223,21 @@ def episode_results(algorithm: Algorithm, summary: Summary) -> Result:
             for key, value in _spread(name, spread, count).items()
         },
         **({"task": task} if task else {}),
+        **_logged(algorithm, summary.custom_metrics, count),
     }
+
+
+def _logged(algorithm: Algorithm, numbers: Mapping[str, Spread | Histogram], count: int) -> Result:
+    """The numbers that traced hooks logged, by their names alone and by their reductions."""
+    logged = [pair for feature in algorithm.rollout_spec.features for pair in feature.reductions]
+    result: Result = {}
+    for name, reduce in logged:
+        if name in numbers:
+            values = numbers[name]
+            total = float(on_host(values.sum, values.lower))
+            bounds = {"min": float(values.min), "max": float(values.max)}
+            result[name] = {"mean": total / count, "sum": total, **bounds}[reduce]
+    return result
 
 
 def _opponents(algorithm: Algorithm, metrics: Metrics) -> Result:
@@ -299,7 +336,7 @@ def _by_policy(grouping: Grouping, agents: Mapping[AgentId, Any]) -> dict[Policy
     }
 
 
-def _histograms(histograms: Mapping[str, Histogram]) -> Result:
+def _histograms(algorithm: Algorithm, histograms: Mapping[str, Histogram]) -> Result:
     """The histograms of this iteration's steps; empty where no callback gives values."""
     stats = {
         name: {
@@ -310,7 +347,10 @@ def _histograms(histograms: Mapping[str, Histogram]) -> Result:
         }
         for name, values in histograms.items()
     }
-    return {"hist_stats": stats} if stats else {}
+    if not stats:
+        return {}
+    steps = int(next(iter(histograms.values())).count)
+    return {"hist_stats": stats, **_logged(algorithm, histograms, steps)}
 
 
 def _spread(name: str, spread: Spread, count: int) -> dict[str, float]:

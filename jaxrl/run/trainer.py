@@ -14,12 +14,10 @@ import jax
 from jaxrl.algorithms.base import RunnerState
 from jaxrl.algorithms.config import AlgorithmConfig
 from jaxrl.core.env import strongly_typed
-from jaxrl.core.errors import UsageError, brief, unknown_result
+from jaxrl.core.errors import AnswersOtherWords, UsageError, brief, unknown_result
 from jaxrl.core.fields import file_path, flag, takes_settings
 from jaxrl.core.outside_env import is_outside, refuse_evaluation
 from jaxrl.core.types import PyTree
-from jaxrl.rollout.episode_callbacks import resolve_callbacks
-from jaxrl.run.callbacks import HostCallbacks
 from jaxrl.run.checkpointing import BestState, CheckpointManager
 from jaxrl.run.devices.compiled import Program, StartAndChunk, memory_line, peak_of, program_for
 from jaxrl.run.devices.mesh import settled
@@ -27,6 +25,7 @@ from jaxrl.run.hooks import (
     Evaluating,
     Health,
     Hook,
+    NoCallbacks,
     Output,
     Remembering,
     Sampling,
@@ -53,6 +52,7 @@ from jaxrl.run.storage.config_file import read_config
 from jaxrl.run.storage.dtypes import TrainingNumbers
 
 if TYPE_CHECKING:
+    from jaxrl.run.callbacks import HostCallbacks
     from jaxrl.run.env_tasks import EnvTasks
     from jaxrl.run.resume import Saved
 
@@ -74,6 +74,17 @@ def _output_of(settings: RunSettings, *run: Any) -> Output:
     return EpisodeOutput(settings, *run)
 
 
+def _callbacks_of(trainer: "Trainer") -> "HostCallbacks | NoCallbacks":
+    """The host hooks of the configuration's callbacks."""
+    if not trainer.config.callbacks:
+        return NoCallbacks()
+    from jaxrl.rollout.episode_callbacks import resolve_callbacks
+    from jaxrl.run.callbacks import HostCallbacks
+
+    callbacks = resolve_callbacks(trainer.config.callbacks)
+    return HostCallbacks(trainer, callbacks, trainer.criteria.are_met)
+
+
 def _tasks_of(trainer: "Trainer", env: Any) -> "EnvTasks | None":
     """The host's curriculum, if the configuration has one."""
     trainer.config.check_task_interval()
@@ -85,7 +96,7 @@ def _tasks_of(trainer: "Trainer", env: Any) -> "EnvTasks | None":
 
 
 @takes_settings(RunSettings)
-class Trainer(TrainingNumbers, PolicyAccess, EpisodeAccess, TrainerResults):
+class Trainer(TrainingNumbers, PolicyAccess, EpisodeAccess, TrainerResults, AnswersOtherWords):
     """Trains a configuration, with the same numbers as `make_train` for the same key.
 
     `with jaxrl.Trainer(config) as trainer:` calls `stop` at the end of the block.
@@ -134,8 +145,7 @@ class Trainer(TrainingNumbers, PolicyAccess, EpisodeAccess, TrainerResults):
         self.output = _output_of(self.settings, config, self.algorithm, self.progress.say)
         self.interrupt = StopSignal(self.progress.say)
         self.criteria, self.health = StopCriteria(), Health(self)
-        callbacks = resolve_callbacks(config.callbacks)
-        self.callbacks = HostCallbacks(self, callbacks, self.criteria.are_met)
+        self.callbacks = _callbacks_of(self)
         self.tasks = _tasks_of(self, setup.env)
         self.best = BestState(self.settings.score_attribute)
         if self.settings.evaluation_interval is not None or self.settings.evaluation_env_args:
@@ -421,7 +431,7 @@ class Trainer(TrainingNumbers, PolicyAccess, EpisodeAccess, TrainerResults):
         if self.keeping.recorder is not None:
             self.keeping.recorder.result_names = names
         # Callbacks may add what they like.
-        extended = any(map(self.callbacks.has, ("on_train_result", "on_evaluate_end")))
+        extended = self.callbacks.add_to_results
         check_stop(stop, None if extended else names)
         # What learns from recorded episodes and is not evaluated has no return, so no best state.
         scored = self.settings.checkpoint_score_attribute or self.algorithm.plays or evaluated

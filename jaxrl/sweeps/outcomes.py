@@ -15,7 +15,7 @@ from jaxrl.sweeps.trials import Trial
 TERMINATED, STOPPED, DIVERGED, DROPPED = "terminated", "stopped", "diverged", "dropped"
 
 
-@dataclass
+@dataclass(repr=False)
 class TrialResult:
     """The result of one trial of a sweep."""
 
@@ -27,6 +27,11 @@ class TrialResult:
     curve: tuple[list[int], list[float]] = field(default_factory=lambda: ([], []))
     folder: Path | None = None  # a run's folder: `load_policy` and `--resume` take it
     reason: str = ""  # why it diverged
+
+    def __repr__(self) -> str:
+        settings = shown(self.trial.settings) or f"seed={self.trial.seed}"
+        score = "no score" if self.score is None else f"score {self.score:.4g}"
+        return f"<TrialResult {settings}: {self.status}, {self.iterations} iterations, {score}>"
 
     @property
     def iterations(self) -> int:

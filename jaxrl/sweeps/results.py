@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxrl.core.errors import UsageError, require, unknown_result
+from jaxrl.core.errors import AnswersOtherWords, UsageError, require, unknown_result
 from jaxrl.run.logging.console import duration
 from jaxrl.run.logging.figures import inline
 from jaxrl.run.logging.run_results import dataframe_of
@@ -19,8 +19,8 @@ from jaxrl.sweeps.outcomes import TrialResult, short, shown, value_of
 from jaxrl.sweeps.statistics import Estimate, median, spread
 
 
-@dataclass
-class Sweep:
+@dataclass(repr=False)
+class Sweep(AnswersOtherWords):
     """The results of a sweep: tables, statistics over seeds, the best setting.
 
     Attributes:
@@ -36,6 +36,13 @@ class Sweep:
     whole_seconds: float = 0.0  # by the clock, compilation included
     programs: int = 0
     lineage: Lineage | None = None  # who copied whom; None without population-based training
+
+    def __repr__(self) -> str:
+        scored = [outcome for outcome in self.outcomes if outcome.score is not None]
+        best = max(scored, key=lambda outcome: outcome.score, default=None)
+        found = "" if best is None else f", the best {best!r}"
+        where = "" if self.folder is None else f", {self.folder}"
+        return f"<Sweep of {len(self.outcomes)} trials by {self.metric}{found}{where}>"
 
     def best_trial(self, metric: str | None = None) -> TrialResult:
         """The trial with the highest value of `metric`, a path in the result tree (the sweep's).

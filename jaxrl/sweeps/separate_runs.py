@@ -44,7 +44,7 @@ class SeparateRuns(SweepRun):
                 )
         with Trainer(trials[0].config, **self._arguments(None)) as trainer:
             # Callbacks may add what they like.
-            if not any(map(trainer.callbacks.has, ("on_train_result", "on_evaluate_end"))):
+            if not trainer.callbacks.add_to_results:
                 self.check_names(trainer.result_names())
 
     def plan_lines(self) -> list[Line]:

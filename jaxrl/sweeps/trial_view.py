@@ -9,7 +9,8 @@ from jaxrl.algorithms.base import Algorithm, RunnerState
 from jaxrl.algorithms.config import AlgorithmConfig
 from jaxrl.algorithms.task_settings import refuse_what_the_host_does
 from jaxrl.core.errors import UsageError
-from jaxrl.rollout.episode_callbacks import EPISODE_HOOK, has_hook, resolve_callbacks
+from jaxrl.rollout.episode_callbacks import has_hook, resolve_callbacks
+from jaxrl.rollout.hook_contract import EPISODE_HOOK
 from jaxrl.run.callbacks import Callbacks, Training
 from jaxrl.run.inference.weights import PolicyAccess
 from jaxrl.run.results import Lifetime, Result

@@ -11,7 +11,7 @@ import numpy as np
 import jaxrl
 from jaxrl.core.spaces import Box, Discrete
 from jaxrl.models.custom import custom_model
-from jaxrl.rollout.episode_callbacks import HOST_HOOKS, TRACED_HOOKS
+from jaxrl.rollout.hook_contract import HOST_HOOKS, TRACED_HOOKS
 from jaxrl.run.callbacks import HostCallbacks
 from tests.attack.nonsense import VALUES, Case, Thing
 from tests.probes import SMALL_CARTPOLE as SMALL

@@ -336,7 +336,7 @@ def test_policies_as_tuples_and_as_objects_with_settings_of_their_own():
     assert translation.config == PPOConfig(
         env="arena",
         **LAYOUT,
-        policies={"pol1": ["agent1"], "pol2": ["agent2"]},
+        policies={"pol1": ["agent1"], "pol2": ["agent2"], "idle": []},
         policies_to_train=["pol1"],
         per_policy={"pol1": {"lambda_": 0.9}, "pol2": {"lr": 1e-3, "fcnet_hiddens": (32,)}},
         fcnet_hiddens=[64],

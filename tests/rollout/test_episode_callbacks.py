@@ -12,12 +12,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax import struct
 
 from jaxrl import PPOConfig, Trainer, UsageError, make_train
 from jaxrl.envs.arena import MultiAgentArena
 from jaxrl.rollout.episode_callbacks import EpisodeCallbacks, postprocess, traced_callbacks
 from jaxrl.rollout.episode_stats import histogram
+from jaxrl.rollout.steps import Steps
 from jaxrl.run.results import lookup
 from scripts.arena_callbacks import ArenaMetrics, Curiosity, RewardScale
 from tests.algorithms.reinforce import ReinforceConfig
@@ -224,40 +224,104 @@ def test_halved_rewards_are_learned_from_as_if_the_environment_paid_half_and_ret
     np.testing.assert_allclose(returns, 2 * half_returns, rtol=1e-5)
 
 
-class Batch(struct.PyTreeNode):
-    """What `on_postprocess_trajectory` reads and rewrites here, in place of a whole trajectory."""
-
-    reward: jax.Array  # [T, N, E, M]
-    obs: jax.Array = None  # [T, N, E, M, 2]
-
-
 def test_each_policy_of_a_group_is_rewritten_by_itself_and_callbacks_follow_in_order():
     class Add(EpisodeCallbacks):
         def on_postprocess_trajectory(self, policy, trajectory):
             assert trajectory.reward.shape == (5, 3, 1)
             return trajectory.replace(reward=trajectory.reward + {"pol1": 1.0, "pol2": 3.0}[policy])
 
-    rows = Batch(jnp.ones((5, 2, 3, 1)))
+    rows = Steps(reward=jnp.ones((5, 2, 3, 1)))
     for callbacks, expected in (
         ((Add(), RewardScale(2.0)), (4, 8)),
         ((RewardScale(2.0), Add()), (3, 5)),
     ):
-        reward = postprocess((ArenaMetrics(), *callbacks), ("pol1", "pol2"), rows).reward
+        rewritten, _ = postprocess((ArenaMetrics(), *callbacks), ("pol1", "pol2"), rows)
+        reward = rewritten.reward
         assert [set(np.asarray(reward)[:, i].ravel()) for i in (0, 1)] == [
             {expected[0]},
             {expected[1]},
         ]
-    assert postprocess((ArenaMetrics(),), ("pol1", "pol2"), rows) is rows
+    assert postprocess((ArenaMetrics(),), ("pol1", "pol2"), rows)[0] is rows
 
 
 def test_curiosity_pays_one_policy_for_the_cells_that_it_seldom_saw():
     """Four visits to cell 3 and one to cell 0: 0.5 / sqrt(4) and 0.5 / sqrt(1)."""
     cells = jnp.array([3, 3, 0, 3, 3]).reshape(5, 1, 1, 1)
-    rows = Batch(jnp.zeros((5, 2, 1, 1)), jnp.broadcast_to(cells[..., None], (5, 2, 1, 1, 2)))
-    rewrite = jax.jit(functools.partial(postprocess, (Curiosity(),), ("pol1", "pol2")))
+    obs = jnp.broadcast_to(cells[..., None], (5, 2, 1, 1, 2))
+    rows = Steps(reward=jnp.zeros((5, 2, 1, 1)), obs=obs)
+    rewrite = jax.jit(lambda rows: postprocess((Curiosity(),), ("pol1", "pol2"), rows)[0])
     reward = np.asarray(rewrite(rows).reward)
     np.testing.assert_allclose(reward[:, 0, 0, 0], [0.25, 0.25, 0.5, 0.25, 0.25])
     assert not np.any(reward[:, 1])
+
+
+class Shaped(EpisodeCallbacks):
+    """Counts in place of the environment, and looks at what the steps reached."""
+
+    def on_episode_step(self, data, step, metrics_logger):
+        metrics_logger.log_value("reward", step.reward[0], reduce="max")
+        return data
+
+    def on_episode_end(self, data, episode, metrics_logger):
+        metrics_logger.log_value("length", episode.length)
+        return {"new_fields_discovered": jnp.float32(-7)}
+
+    def on_postprocess_trajectory(self, policy, trajectory, next_obs, metrics_logger):
+        goes_on = ~trajectory.done[:-1, ..., None]
+        strays = jnp.where(goes_on, next_obs[:-1] != trajectory.obs[1:], False)
+        metrics_logger.log_value("strays", jnp.sum(strays), reduce="sum")
+        metrics_logger.log_value("moved", jnp.any(next_obs != trajectory.obs), reduce="max")
+        return trajectory.replace(reward=trajectory.reward + 1)
+
+    def on_learn_on_batch(self, *, policy, train_batch, result, **kwargs):
+        result["batch_reward"] = train_batch.reward.mean()
+
+    def on_sample_end(self, *, samples, metrics_logger, env_runner=None, **kwargs):
+        metrics_logger.log_value("num_rows", samples.reward.size, reduce="sum")
+
+
+@pytest.fixture(scope="module")
+def shaped():
+    """(the first result of a training in RLlib's words, of the same one without callbacks)."""
+    args = {"height": 4, "width": 4, "max_steps_in_episode": 8}
+    config = CONFIG.replace(env="arena", env_args=args)
+    results = []
+    for callbacks in (Shaped, ()):
+        changed = config.replace(callbacks=callbacks)
+        results.append(Trainer(changed, run_dir=None, quiet=True).train())
+    return results
+
+
+def test_a_callbacks_number_takes_the_place_of_the_environments_of_that_name(shaped):
+    numbers = [result["env_runners"]["custom_metrics"] for result in shaped]
+    assert numbers[1]["new_fields_discovered_mean"] > 0
+    assert numbers[0]["new_fields_discovered_mean"] == -7
+    assert numbers[0]["num_collisions_mean"] == numbers[1]["num_collisions_mean"]
+
+
+def test_traced_hooks_log_numbers_that_results_hold_by_their_names(shaped):
+    runners = shaped[0]["env_runners"]
+    assert runners["length"] == runners["episode_len_mean"] == 8
+    assert runners["reward"] == runners["hist_stats"]["reward"]["max"] == 1
+    assert json.loads(json.dumps(shaped[0])) == shaped[0]
+
+
+def test_hooks_of_the_batch_see_what_steps_reached_and_change_what_is_learned_from(shaped):
+    learners = shaped[0]["learners"]
+    for policy in ("pol1", "pol2"):
+        assert learners[policy]["num_rows"] == E * T
+        assert (learners[policy]["strays"], learners[policy]["moved"]) == (0, 1)
+    means = [
+        sum(learners[policy]["batch_reward"] for policy in ("pol1", "pol2")),
+        shaped[1]["env_runners"]["episode_return_mean"] / 8 + 2,
+    ]
+    assert means[0] == pytest.approx(means[1], rel=1e-5)  # 16 steps are two episodes of 8
+
+
+def test_next_observations_are_kept_only_where_a_hook_asks_for_them():
+    for callbacks, expected in ((Shaped, True), (Untouched, False), ((), False)):
+        spec = CONFIG.replace(callbacks=callbacks).build().rollout_spec
+        assert spec.needs_next_obs == expected
 
 
 @pytest.mark.long
@@ -362,6 +426,11 @@ class OneArgument(EpisodeCallbacks):
         return ()
 
 
+class Windowed(EpisodeCallbacks):
+    def on_episode_end(self, data, episode, metrics_logger):
+        metrics_logger.log_value("length", episode.length, window=10)
+
+
 class HostOfOne:
     def on_train_result(self, result):
         pass
@@ -390,10 +459,6 @@ WRONG = [
         "unknown hook 'on_episode_ends' of callbacks Wrong; did you mean 'on_episode_e",
     ),
     (
-        ends({"num_collisions": 1}),
-        r"'num_collisions' is given twice: by the environment's info\['metrics'\] and by",
-    ),
-    (
         [Clock, ends({"clock_len": 1})],
         "'clock_len' is given twice: by on_episode_end of Clock and by .* of Wrong",
     ),
@@ -419,6 +484,10 @@ WRONG = [
         r"on_train_result of callbacks HostOfOne must take \(trainer, result\): too many posit",
     ),
     (ends(None), "on_episode_end of Wrong must return {name: number}, not None"),
+    (
+        Windowed,
+        "on_episode_end of Windowed is compiled: log_value there takes reduce alone, no window",
+    ),
     (
         ends({"three": np.zeros(3)}),
         r"on_episode_end of Wrong: 'three' must be one number, not of shape \[3\]",

@@ -11,7 +11,7 @@ from jaxrl.core.env import MultiAgentEnvironment, StackedEnvironment
 from jaxrl.core.errors import UsageError
 from jaxrl.core.spaces import Box, Discrete
 from jaxrl.rollout.grouping import group_policies
-from jaxrl.rollout.policy_map import resolve_policies
+from jaxrl.rollout.policy_map import idle_policies, resolve_policies
 
 AGENTS = ("red_1", "red_2", "red_3", "blue_1", "blue_2")
 SMALL, LARGE = (Discrete(4), Discrete(2)), (Box(-1.0, 1.0, (3,)), Discrete(2))
@@ -53,6 +53,22 @@ def group(env, policies, structure=nothing_else):
 
 def test_none_is_the_environments_own_choice():
     assert resolve_policies(TEAM, None) == {agent: (agent,) for agent in AGENTS}
+
+
+@pytest.mark.parametrize(
+    ("policies", "idle"),
+    [
+        ({"p": AGENTS, "q": (), "r": []}, ("q", "r")),
+        ((*AGENTS, "q"), ("q",)),
+        ({"p": AGENTS}, ()),
+        ("shared", ()),
+        (lambda agent: "p", ()),
+    ],
+)
+def test_policies_may_be_named_that_play_nobody(policies, idle):
+    played = resolve_policies(TEAM, policies)
+    assert idle_policies(policies, played) == idle
+    assert not set(idle) & set(played) and all(played.values())
 
 
 def test_shared_is_one_policy_for_all_and_per_agent_one_for_each():
@@ -119,15 +135,11 @@ REFUSED = {
         lambda agent, episode: "p",
         r"must take the agent id alone.*no episode to ask",
     ),
-    "an empty policy": (
-        TEAM,
-        {"p": AGENTS, "q": ()},
-        r"policy 'q' must name a list of one or more agents, not \(\)",
-    ),
+    "policies that all play nobody": (TEAM, {"q": ()}, r"no policy plays agent 'red_1'"),
     "a name for a list": (
         TEAM,
         {"p": "red_1"},
-        r"policy 'p' must name a list of one or more agents, not 'red_1'",
+        r"policy 'p' must name a list of agents, not 'red_1'",
     ),
     "no policy": (TEAM, {}, r"no policy plays agent 'red_1'"),
     "another word": (TEAM, "shraed", r"policies='shraed': allowed are 'shared', 'per-agent'"),

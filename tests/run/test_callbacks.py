@@ -221,6 +221,64 @@ def test_callbacks_that_cannot_work_are_refused_before_the_folder_is_made(small,
     assert not (tmp_path / "run").exists()
 
 
+# In RLlib's words
+
+
+class InRLlibsWords(Callbacks):
+    """Hooks as RLlib's documentation writes them."""
+
+    def on_train_result(self, *, algorithm, metrics_logger=None, result, **kwargs):
+        metrics_logger.log_value("of_each", result["training_iteration"], reduce="sum")
+        metrics_logger.log_value(("nested", "last_two"), algorithm.iteration, window=2)
+        metrics_logger.log_value("lifetime", 1, reduce="lifetime_sum")
+        assert kwargs["trainer"] is algorithm
+
+    def on_evaluate_end(self, *, algorithm, metrics_logger, evaluation_metrics, **kwargs):
+        count = evaluation_metrics["env_runners"]["num_episodes"]
+        metrics_logger.log_value("evaluated", count, reduce="sum")
+
+    def on_episode_end(self, *, episode, metrics_logger, **kwargs):
+        metrics_logger.log_value("turns", len(episode), reduce="max")
+
+
+def test_hooks_in_rllibs_words_log_numbers_that_results_hold_by_their_names(
+    small, start, resume, tmp_path
+):
+    settings = {"evaluation_interval": 2, "evaluation_duration": 3}
+    settings |= {"sampling_interval": 2, "sampling_duration": 2}
+    trainer = start(small.replace(callbacks=InRLlibsWords()), **settings)
+    trainer.fit({"training_iteration": 4})
+    trainer.stop()
+    rows = [
+        json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    ]
+    assert [row["of_each"] for row in rows] == [1, 2, 3, 4]
+    assert [row["lifetime"] for row in rows] == [1, 2, 3, 4]
+    assert [row.get("evaluated") for row in rows] == [None, 3, None, 3]
+    assert ["turns" in row["env_runners"] for row in rows] == [False, True, False, True]
+    assert rows[-1]["nested"]["last_two"] == 4  # the iteration whose state is at hand
+    rest = resume(config=small.replace(callbacks=InRLlibsWords()))
+    result = rest.fit({"training_iteration": 5})
+    assert (result["of_each"], result["lifetime"]) == (5, 5)
+    assert result["nested"]["last_two"] == (4 + 5) / 2
+
+
+def test_a_hook_with_names_of_its_own_is_called_by_position():
+    heard = []
+    hooks = SimpleNamespace(on_train_result=lambda algo, row, **more: heard.append((algo, row)))
+    HostCallbacks("trainer", resolve_callbacks([hooks])).call("on_train_result", {"done": False})
+    assert heard == [("trainer", {"done": False})]
+
+
+def test_hooks_of_rllib_that_are_never_called_are_refused_with_ours():
+    with pytest.raises(
+        UsageError, match=r"unknown hook 'on_checkpoint_loaded' .*: RLlib's name for set_state"
+    ):
+        resolve_callbacks([SimpleNamespace(on_checkpoint_loaded=lambda **_: None)])
+    with pytest.raises(UsageError, match=r"unknown hook 'on_algorithm_init' .* never called here"):
+        resolve_callbacks([SimpleNamespace(on_algorithm_init=lambda **_: None)])
+
+
 # Episodes as objects
 
 
@@ -255,8 +313,8 @@ def test_episodes_are_sampled_after_each_chunk_and_change_nothing_that_is_traine
     ("hook", "message"),
     [
         (
-            lambda *, episode, metrics_logger: None,
-            r"must take \(\*, episode, trainer\): missing a required .*'metrics_logger'",
+            lambda *, episode, env_runner: None,
+            r"must take \(\*, episode, trainer, .*\): missing a required .*'env_runner'",
         ),
         (lambda *, worker: None, r"must take \(data, episode\): too many positional"),
     ],

@@ -1,6 +1,6 @@
 """Summary of a configuration that learns from recorded episodes, in a few lines."""
 
-from jaxrl.algorithms.base import environment_line, policy_lines
+from jaxrl.algorithms.base import environment_line, idle_lines, policy_lines
 from jaxrl.algorithms.bc.config import BCConfig, MARWILConfig
 from jaxrl.core.plan import laid_out
 
@@ -17,4 +17,5 @@ def describe(config: BCConfig) -> str:
         f"{config.num_updates:,} iterations, {config.num_updates * steps:,} steps"
     )
     lines = [environment_line(config), ("episodes", ", ".join(config.input)), ("batch", batch)]
-    return laid_out([*lines, *policy_lines(config.build(), f", loss = {loss}")])
+    lines += policy_lines(config.build(), f", loss = {loss}")
+    return laid_out([*lines, *idle_lines(config)])

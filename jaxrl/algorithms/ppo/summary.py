@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from jaxrl.algorithms.base import batch_line, environment_line
+from jaxrl.algorithms.base import batch_line, environment_line, idle_lines
 from jaxrl.algorithms.model_config import model_name
 from jaxrl.algorithms.ppo.batch import BatchLayout, batch_layout
 from jaxrl.algorithms.ppo.config import PPOConfig
@@ -68,7 +68,7 @@ def describe(config: PPOConfig) -> str:
             )
     for details, policies in heads.items():
         lines += [*policies, *(("", detail) for detail in details)]
-    return laid_out(lines + _faster(config))
+    return laid_out(lines + idle_lines(config) + _faster(config))
 
 
 def _faster(config: PPOConfig) -> list[Line]:

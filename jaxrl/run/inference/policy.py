@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import jax
 import numpy as np
 
-from jaxrl.core.errors import UsageError, brief
+from jaxrl.core.errors import AnswersOtherWords, UsageError, brief
 from jaxrl.core.fields import UINT32, count, flag
 from jaxrl.core.program_spaces import is_action_of_program, mask_length
 from jaxrl.core.types import AgentId, Key, PolicyId, PyTree
+from jaxrl.models.model import num_parameters
 from jaxrl.models.policy_spec import PolicySpec, PolicyState, PolicyWeights, has_mask
 from jaxrl.ops.distributions import Distribution
 from jaxrl.ops.environment_actions import InEnvironment
@@ -32,7 +33,7 @@ class Origin(NamedTuple):
     players: Callable[[], Any]
 
 
-class Policy:
+class Policy(AnswersOtherWords):
     """A trained policy.
 
     Observations are one, `[*observation_space.shape]`, or a batch with any leading axes (of a tree
@@ -87,6 +88,13 @@ class Policy:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state, _key=jax.random.wrap_key_data(state["_key"], impl="threefry2x32"))
+
+    def __repr__(self) -> str:
+        size = num_parameters(self.policy_spec.model)
+        where = f" of {self.origin.env_name}" if self.origin is not None else ""
+        plays = f" playing {', '.join(self.agents)}" if self.agents else ""
+        spaces = f"{self.observation_space} -> {self.action_space}"
+        return f"<Policy {self.name!r}{where}{plays}: {spaces}, {size:,} parameters>"
 
     @property
     def remembers(self) -> bool:

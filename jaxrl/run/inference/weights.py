@@ -32,6 +32,11 @@ class PolicyAccess:
 
     num_draws = 0  # calls of `compute_actions` so far: each draws anew
 
+    @property
+    def iteration(self) -> int:
+        """The number of iterations so far."""
+        return self.lifetime.training_iteration
+
     def get_policy(self, policy: PolicyId | None = None, *, seed: int = 0) -> "Policy":
         """A copy of a policy, which further training does not change.
 
@@ -46,6 +51,8 @@ class PolicyAccess:
         text("a policy's name", optional=True)("policy", policy)
         count(0, UINT32)("seed", seed)
         what = f"the {type(self).__name__.lower()}"
+        if policy in self.config.setup().idle:
+            raise UsageError(f"policy {policy!r} plays nobody, so it has no spaces and no weights")
         policy = named_policy(policy, self.algorithm.grouping.policies, what)
         g, index = self.algorithm.grouping.locate(policy)
         agents = self.algorithm.grouping.groups[g].agents[index]
@@ -72,8 +79,6 @@ class PolicyAccess:
         action_masks: Mapping[AgentId, Any] = MappingProxyType({}),
     ) -> dict[AgentId, Any]:
         """The actions of the agents' policies, {agent: action}; observations may be batches."""
-        from jaxrl.run.inference.policy import acting_key
-
         instance_of(Mapping, "a mapping {agent: observation}")("observations", observations)
         owner = {
             agent: policy
@@ -81,25 +86,54 @@ class PolicyAccess:
             for policy, agents in zip(group.policies, group.agents, strict=True)
             for agent in agents
         }
-        key = jax.random.fold_in(acting_key(self.config.seed, "compute_actions"), self.num_draws)
-        self.num_draws += 1
+        key = self._next_key()
         actions, acting, places = {}, {}, list(owner)
         for agent, observation in observations.items():
             if agent not in owner:
                 raise unknown_name("agent", agent, owner)
             policy = acting.setdefault(owner[agent], self.get_policy(owner[agent]))
             agent_key = jax.random.fold_in(key, places.index(agent))
-            if policy.remembers:
-                raise UsageError(
-                    f"compute_actions: policy {policy.name!r} remembers, and this forgets between "
-                    "calls; "
-                    f"get_policy({policy.name!r}).act does not"
-                )
+            _refuse_memory("compute_actions", policy)
             mask_and_agent = {"agent": agent, "action_mask": action_masks.get(agent)}
             actions[agent] = policy.act(
                 observation, explore=explore, key=agent_key, **mask_and_agent
             )
         return actions
+
+    def compute_single_action(
+        self,
+        observation: Any,
+        state: Any = None,
+        *,
+        policy_id: PolicyId | None = None,
+        explore: bool | None = None,
+        full_fetch: bool = False,
+        **inputs: Any,
+    ) -> Any:
+        """The action of a policy, by RLlib's name; `get_policy(policy).act` does the same faster.
+
+        Args:
+            state: not taken: `get_policy(policy).act` remembers by itself.
+            policy_id: its name; may be left out if there is one alone.
+            explore: whether the action is drawn; None: the setting `explore` of the policy.
+            full_fetch: not taken: `get_policy(policy).distribution` and `value` give the rest.
+            **inputs: `prev_reward`, `action_mask` and `agent`, as of `Policy.act`.
+        """
+        if state or full_fetch:
+            what = "state" if state else "full_fetch"
+            instead = "act remembers by itself" if state else "distribution and value have the rest"
+            raise UsageError(f"compute_single_action takes no {what}: get_policy(policy).{instead}")
+        policy = self.get_policy(policy_id)
+        _refuse_memory("compute_single_action", policy)
+        explores = self.config.for_policy(policy.name).explore if explore is None else explore
+        return policy.act(observation, explore=explores, key=self._next_key(), **inputs)
+
+    def _next_key(self) -> jax.Array:
+        from jaxrl.run.inference.policy import acting_key
+
+        key = jax.random.fold_in(acting_key(self.config.seed, "compute_actions"), self.num_draws)
+        self.num_draws += 1
+        return key
 
     def get_weights(self) -> dict[PolicyId, PolicyWeights]:
         """Every policy's weights as NumPy arrays."""
@@ -128,6 +162,14 @@ class PolicyAccess:
             new = jax.tree.map(np.asarray, new)  # wherever they lie
             runner = self.algorithm.with_policy_weights(runner, policy, new)
         self._runner = runner
+
+
+def _refuse_memory(call: str, policy: "Policy") -> None:
+    if policy.remembers:
+        raise UsageError(
+            f"{call}: policy {policy.name!r} remembers, and this forgets between calls; "
+            f"get_policy({policy.name!r}).act does not"
+        )
 
 
 def with_learners_here(runner: RunnerState) -> RunnerState:

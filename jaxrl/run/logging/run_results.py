@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from jaxrl.core.errors import UsageError, require
 from jaxrl.run.logging.panels import panels_of
-from jaxrl.run.results import ENV_STEPS, Result, flatten, read_results
+from jaxrl.run.results import ENV_STEPS, RETURN, Result, flatten, lookup, read_results
 from jaxrl.run.storage import checkpoint, run_folder, runs
 from jaxrl.run.storage.runs import METRICS
 
@@ -62,6 +62,13 @@ class TrainerResults(RunResults):
         from jaxrl.run.logging.history import Thinned
 
         return Thinned()
+
+    def __repr__(self) -> str:
+        steps, mean = self.lifetime.num_env_steps, lookup(self.last_result, RETURN)
+        so_far = f"after iteration {self.iteration:,}, {steps:,} steps"
+        shown = "" if mean is None else f", return {mean:.4g}"
+        where = "no folder" if self.run_dir is None else self.run_dir
+        return f"<{type(self).__name__} {self.config.env_name}: {so_far}{shown}, {where}>"
 
     def keep_results(self, results: list[Result]) -> None:
         """Remembers a chunk's results, where no log has them."""

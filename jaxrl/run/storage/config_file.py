@@ -18,7 +18,7 @@ from jaxrl.core.fields import only, without
 from jaxrl.core.frozen import freeze
 from jaxrl.core.registry import ENVIRONMENT, announced_name, constructor_of
 from jaxrl.core.trust import Kind, Named, arguments_of, check_name, load, name_of, parse_name
-from jaxrl.rollout.episode_callbacks import CALLBACKS
+from jaxrl.rollout.callbacks_kind import CALLBACKS
 from jaxrl.rollout.policy_map import policies_that_learn
 from jaxrl.run.settings import RunSettings
 

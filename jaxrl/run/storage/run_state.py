@@ -27,8 +27,8 @@ from jaxrl.core.program_spaces import is_alike_inside
 from jaxrl.core.spaces import to_json
 from jaxrl.core.types import Key, PyTree
 from jaxrl.models.policy_spec import PolicySpec
+from jaxrl.rollout.callbacks_kind import CALLBACKS_NAME
 from jaxrl.rollout.env_step import env_axes
-from jaxrl.rollout.episode_callbacks import TracedCallbacks
 from jaxrl.run.devices.mesh import num_processes, on_host
 from jaxrl.run.logging.panels import panel_facts
 from jaxrl.run.results import Snapshot
@@ -377,7 +377,7 @@ def _other_meaning(
         if old != present["agents"]:
             return unlike(f"agents of policy {policy!r}", old, present["agents"])
     callbacks = [facts["config"].get("callbacks") for facts in (saved, current)]
-    data = shapes.envs.features.get(TracedCallbacks.name)
+    data = shapes.envs.features.get(CALLBACKS_NAME)
     if part == "envs" and jax.tree.leaves(data) and callbacks[0] != callbacks[1]:
         return unlike("callbacks", *callbacks)
     return None

@@ -1,0 +1,211 @@
+"""The contract of callbacks' hooks: the arguments of each by its name, and checks of results.
+
+A method gets its arguments by their names where it has these names, in any order, as RLlib's do:
+`on_train_result(self, *, algorithm, result, **kwargs)`. One with names of its own gets the usual
+ones in their order.
+"""
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from jaxrl.core.env import strongly_typed
+from jaxrl.core.errors import UsageError, brief, reason_of, unknown_name
+from jaxrl.core.fields import FLOAT32
+from jaxrl.core.frozen import is_array
+from jaxrl.core.types import PyTree, other_form
+from jaxrl.rollout.callbacks_kind import HISTOGRAMS
+
+LOGGER, NEXT_OBS = "metrics_logger", "next_obs"  # given to hooks that name them
+
+
+class HookForm(NamedTuple):
+    """The arguments that a hook may take."""
+
+    usual: tuple[str, ...]  # in their order, for methods with names of their own
+    also: tuple[str, ...] = ()  # by name alone, RLlib's among them
+
+
+# Of the trajectory, under RLlib's names of other moments too; the first returns it in any case.
+TRAJECTORY_HOOKS = ("on_postprocess_trajectory", "on_sample_end", "on_learn_on_batch")
+OF_A_TRAJECTORY = HookForm(
+    ("policy", "trajectory"), ("batch", "train_batch", "samples", "result", NEXT_OBS, LOGGER)
+)
+TRACED_HOOKS = {
+    "on_episode_start": HookForm(("state", "params")),
+    "on_episode_step": HookForm(("data", "step"), (LOGGER,)),
+    HISTOGRAMS: HookForm(("data", "step")),
+    "on_episode_end": HookForm(("data", "episode"), (LOGGER,)),
+    **dict.fromkeys(TRAJECTORY_HOOKS, OF_A_TRAJECTORY),
+}
+# of the run, between its chunks
+HOST_HOOKS = {
+    "on_train_result": HookForm(("trainer", "result"), ("algorithm", LOGGER)),
+    "on_evaluate_end": HookForm(
+        ("trainer", "evaluation"), ("algorithm", "evaluation_metrics", LOGGER)
+    ),
+    "on_checkpoint": HookForm(("trainer", "path"), ("algorithm",)),
+    "on_train_end": HookForm(("trainer", "result"), ("algorithm",)),
+}
+# Traced, but on the host where it is written as in RLlib, with `episode` as a keyword alone.
+EPISODE_HOOK = "on_episode_end"
+OF_AN_EPISODE = HookForm((), ("episode", "trainer", "algorithm", LOGGER))
+ALL_HOOKS = {**TRACED_HOOKS, **HOST_HOOKS}
+
+
+def takes_an_object(on_episode_end: Any) -> bool:
+    """Returns whether it is the host's, called with keywords: (*, episode, ...)."""
+    parameters = _parameters(on_episode_end)
+    by_keyword = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_KEYWORD)
+    kinds = [parameter.kind for parameter in parameters.values()]
+    return "episode" in parameters and all(kind in by_keyword for kind in kinds)
+
+
+def names(function: Any, argument: str) -> bool:
+    """Returns whether a hook has a parameter of this name."""
+    return argument in _parameters(function)
+
+
+def form_of(hook: str, function: Any) -> HookForm:
+    """The form of a hook as it is written."""
+    of_an_object = hook == EPISODE_HOOK and takes_an_object(function)
+    return OF_AN_EPISODE if of_an_object else ALL_HOOKS[hook]
+
+
+def call_hook(function: Callable, form: HookForm, values: Mapping[str, Any]) -> Any:
+    """Calls a hook with those of the values that it takes."""
+    arguments, keywords = _split(function, form, values)
+    return function(*arguments, **keywords)
+
+
+def check_hooks(callback: Any) -> None:
+    """Refuses a callback without a hook, with one that nobody would call or that takes others.
+
+    Raises:
+        UsageError: what is wrong, in one line.
+    """
+    name = type(callback).__qualname__
+    for hook in dir(callback):
+        if hook.startswith("on_") and hook not in ALL_HOOKS:
+            raise _unknown_hook(hook, name)
+    if not any(hasattr(callback, hook) for hook in ALL_HOOKS):
+        raise UsageError(
+            f"callbacks {brief(callback)} have none of the hooks {', '.join(ALL_HOOKS)}"
+        )
+    for hook in ALL_HOOKS:
+        function = getattr(callback, hook, None)
+        if function is not None:
+            _check_arguments(f"{hook} of callbacks {name}", hook, function)
+
+
+def _unknown_hook(hook: str, name: str) -> UsageError:
+    from jaxrl.core.foreign_names import HOOKS, said_of
+
+    where = f"of callbacks {name}"
+    if found := said_of(hook, HOOKS):
+        return UsageError(f"unknown hook {hook!r} {where}: {found}")
+    return unknown_name("hook", hook, ALL_HOOKS, where)
+
+
+def _check_arguments(what: str, hook: str, function: Any) -> None:
+    """Refuses a hook that cannot be called with what it may take."""
+    if not callable(function):
+        raise UsageError(f"{what} must be a method, not {brief(function)}")
+    form = form_of(hook, function)
+    arguments, keywords = _split(function, form, dict.fromkeys((*form.usual, *form.also)))
+    try:
+        inspect.signature(function).bind(*arguments, **keywords)
+    except ValueError:  # a built-in without a signature
+        pass
+    except TypeError as error:
+        usual = ", ".join(form.usual or ("*", *form.also))
+        also = (
+            f"; by name it may also take {', '.join(form.also)}" if form.usual and form.also else ""
+        )
+        raise UsageError(f"{what} must take ({usual}): {error}{also}") from None
+
+
+def _split(
+    function: Callable, form: HookForm, values: Mapping[str, Any]
+) -> tuple[tuple, dict[str, Any]]:
+    """(arguments, keywords) of a call."""
+    parameters, kind = _parameters(function), inspect.Parameter
+    kinds = {param.kind for param in parameters.values()}
+    named, needed = set(), set()
+    for name, param in parameters.items():
+        if param.kind in (kind.POSITIONAL_OR_KEYWORD, kind.KEYWORD_ONLY):
+            named.add(name)
+        is_variadic = param.kind in (kind.VAR_POSITIONAL, kind.VAR_KEYWORD)
+        if param.default is kind.empty and not is_variadic:
+            needed.add(name)
+    takes_any = kind.VAR_KEYWORD in kinds
+    has_enough = takes_any or kind.KEYWORD_ONLY in kinds or 0 < len(form.usual) <= len(named)
+    is_plain = kind.VAR_POSITIONAL not in kinds
+    by_name = has_enough and is_plain and needed <= values.keys() & named
+    usual = () if by_name else tuple(values[name] for name in form.usual)
+    by_keyword = values.keys() if by_name else values.keys() & set(form.also)
+    keywords = {name: values[name] for name in by_keyword if takes_any or name in named}
+    return usual, keywords
+
+
+def _parameters(function: Any) -> Mapping[str, inspect.Parameter]:
+    try:
+        return inspect.signature(function).parameters
+    except (TypeError, ValueError):  # none at all, or a built-in without a signature
+        return {}
+
+
+def call_traced(callback: Any, hook: str, **values: Any) -> Any:
+    """The result of a traced hook; where it fails, one line that names it."""
+    try:
+        return call_hook(getattr(callback, hook), ALL_HOOKS[hook], values)
+    except (UsageError, FloatingPointError):  # of jax_debug_nans, which `find_nan` waits for
+        raise
+    except Exception as error:
+        raise UsageError(
+            f"{hook} of callbacks {class_name(callback)} fails as it is traced: {reason_of(error)}"
+        ) from error
+
+
+def scalar(source: str, name: Any, value: Any) -> jax.Array:
+    """A number that a hook gives by its name, f32[]."""
+    if not isinstance(name, str) or not name:
+        raise UsageError(f"{source}: a number's name must be a text, not {brief(name)}")
+    dtype = value.dtype if is_array(value) else type(value)
+    is_real = dtype in (int, float, bool) or any(
+        jnp.issubdtype(dtype, kind) for kind in (jnp.floating, jnp.integer)
+    )
+    shown = f"of shape {list(value.shape)}" if is_array(value) and value.shape else brief(value)
+    if not is_real or jnp.shape(value) or (dtype is int and abs(value) > FLOAT32):
+        raise UsageError(f"{source}: {name!r} must be one number, not {shown}")
+    return jnp.asarray(value, jnp.float32)
+
+
+def alike(callback: Any, hook: str, what: str, before: PyTree, after: PyTree) -> PyTree:
+    """`after`, once its structure, shapes and types are those of `before`."""
+    after = arrays(callback, hook, after)
+    if difference := other_form(before, after, what):
+        raise UsageError(
+            f"{hook} of {class_name(callback)} must return the {what} in the form it was given: "
+            f"{difference}"
+        )
+    return after
+
+
+def arrays(callback: Any, hook: str, value: Any) -> PyTree:
+    """The value of a hook, as arrays of types that do not change with what they meet."""
+    try:
+        return strongly_typed(value)
+    except Exception:  # of many kinds, the last ones where a value holds itself
+        raise UsageError(
+            f"{hook} of {class_name(callback)} must return arrays of numbers, alone or in tuples, "
+            f"lists and dicts, not {brief(value)}"
+        ) from None
+
+
+def class_name(callback: Any) -> str:
+    """The name of its class."""
+    return type(callback).__qualname__

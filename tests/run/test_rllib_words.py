@@ -1,0 +1,158 @@
+"""RLlib's words for what a user does with a configuration, a trainer, a result and a policy.
+
+Each works, or is refused in one line that names ours.
+"""
+
+import pickle
+
+import jax
+import pytest
+
+import jaxrl
+from jaxrl import PPOConfig, UsageError
+from jaxrl.core.foreign_names import CALLS, LIBRARIES, library_file, names_of
+from jaxrl.run.results import ResultTree
+from jaxrl.sweeps.outcomes import TrialResult
+from jaxrl.sweeps.results import Sweep
+from tests.messages import refused
+
+OBS = [3, 4]
+
+
+def test_a_configuration_can_be_read_by_names_and_made_without_an_environment():
+    config = PPOConfig()
+    assert config["lr"] == config.lr == 5e-5
+    assert PPOConfig.from_dict(config.to_dict()) == config
+    assert config.replace(env="arena") == PPOConfig(env="arena")
+    assert not hasattr(config, "training") and not hasattr(config, "_private")
+    assert pickle.loads(pickle.dumps(config)) == config
+
+
+test_rllibs_words_for_a_configuration_are_answered_with_the_words_here = refused(
+    [
+        (lambda: PPOConfig().environment("cartpole"), r"PPOConfig has no 'environment': settings"),
+        (lambda: PPOConfig(env="arena").training(lr=1), r"no 'training': settings are arguments"),
+        (lambda: PPOConfig(env="arena").build_algo(), r"no 'build_algo': jaxrl.Trainer\(config\)"),
+        (lambda: PPOConfig(env="arena").build().train(), r"Algorithm has no 'train': .*Trainer"),
+        (lambda: PPOConfig().update({}), r"no 'update': RLlib's name for replace"),
+        (lambda: PPOConfig()["num_sgd_iter"], "RLlib's name for num_epochs"),
+        (lambda: PPOConfig().lrr, "PPOConfig has no 'lrr'; did you mean 'lr'"),
+        (lambda: PPOConfig().__setitem__("lr", 1), r"config.replace\(lr=1\) is a changed copy"),
+        (lambda: PPOConfig().setup(), "env is missing: a name such as 'arena'"),
+        (lambda: jaxrl.Trainer(PPOConfig(), run_dir=None), "env is missing"),
+        (lambda: jaxrl.make_train(PPOConfig()), "env is missing"),
+    ]
+)
+
+
+def test_old_names_of_results_are_answered_with_the_present_ones(trained):
+    result = trained.last_result
+    assert isinstance(result, dict) and result["training_iteration"] == 3
+    for tree in (result, result["env_runners"]):
+        with pytest.raises(KeyError, match="RLlib's name for env_runners/episode_return_mean"):
+            tree["episode_reward_mean"]
+    with pytest.raises(KeyError, match="'info': RLlib's name for learners"):
+        result["info"]["learner"]
+    with pytest.raises(KeyError, match="did you mean 'env_runners/episode_return_mean'"):
+        result["episode_return_mean"]
+    assert result.get("episode_reward_mean") is None and "info" not in result
+    with pytest.raises(KeyError, match="before an episode has ended"):
+        ResultTree({"num_episodes": 0})["episode_return_mean"]
+
+
+def test_a_single_action_is_drawn_as_the_policy_acts_or_is_the_likeliest(trained):
+    policy = trained.get_policy("pol1")
+    greedy = trained.compute_single_action(OBS, policy_id="pol1", explore=False)
+    assert greedy == policy.act(OBS)
+    drawn = {int(trained.compute_single_action(OBS, policy_id="pol1")) for _ in range(40)}
+    assert len(drawn) > 1
+    assert trained.iteration == trained.lifetime.training_iteration == 3
+
+
+@pytest.mark.parametrize(
+    ("ask", "message"),
+    [
+        (lambda t: t.restore("x"), r"Trainer has no 'restore': .*Trainer.from_checkpoint\(path\)"),
+        (lambda t: t.compute_action(OBS), "RLlib's name for compute_single_action"),
+        (lambda t: t.add_policy("p"), "fixed before it is compiled: `policies` may name more than"),
+        (lambda t: t.trian(), "Trainer has no 'trian'; did you mean 'train'"),
+        (lambda t: t.compute_single_action(OBS), "holds 2 policies; name one of them"),
+        (
+            lambda t: t.compute_single_action(OBS, state=[0], policy_id="pol1"),
+            r"takes no state: get_policy\(policy\).act remembers by itself",
+        ),
+        (
+            lambda t: t.compute_single_action(OBS, full_fetch=True, policy_id="pol1"),
+            "takes no full_fetch",
+        ),
+        (lambda t: t.get_policy("pol1").compute_single_action(OBS), "RLlib's name for act"),
+        (lambda t: t.get_policy("pol1").get_weights(), "RLlib's name for params"),
+        (
+            lambda t: t.get_policy("pol1").distribution(OBS).sample(),
+            r"sample takes a random key: distribution.sample\(jax.random.key\(0\)\)",
+        ),
+    ],
+)
+def test_rllibs_words_for_a_trainer_and_a_policy_are_answered_with_ours(trained, ask, message):
+    with pytest.raises(UsageError, match=message) as error:
+        ask(trained)
+    assert "\n" not in str(error.value)
+
+
+def test_policies_that_play_nobody_are_kept_and_shown_and_change_nothing(small):
+    named = {"pol1": ["agent1"], "pol2": ["agent2"]}
+    plain, idle = (small.replace(policies={**named, **more}) for more in ({}, {"spare": []}))
+    idle = idle.replace(policies_to_train=["pol1", "spare"], per_policy={"spare": {"lr": 1.0}})
+    assert idle.to_dict()["policies"]["spare"] == ()
+    assert PPOConfig.from_dict(idle.to_dict()) == idle
+    assert "spare plays nobody" in idle.describe()
+    assert idle.setup().idle == ("spare",) and idle.setup().trained == ("pol1",)
+    assert set(idle.hypers()) == {"pol1", "pol2"}
+    runs = [
+        jax.jit(jaxrl.make_train(config))(jax.random.key(0))[0].learners
+        for config in (plain.replace(policies_to_train=["pol1"]), idle)
+    ]
+    assert jax.tree.all(jax.tree.map(lambda x, y: bool((x == y).all()), *runs))
+    trainer = jaxrl.Trainer(idle, run_dir=None, quiet=True)
+    with pytest.raises(UsageError, match="policy 'spare' plays nobody, so it has no spaces"):
+        trainer.get_policy("spare")
+
+
+def test_logp_is_the_log_probability_by_rllibs_name(trained):
+    distribution = trained.get_policy("pol1").distribution(OBS)
+    assert distribution.logp(1) == distribution.log_prob(1)
+    assert distribution.sample(jax.random.key(0)) in range(4)
+
+
+def test_what_is_printed_says_what_it_is(trained):
+    name = "Trainer arena: after iteration 3, 192 steps, return "
+    assert repr(trained).startswith(f"<{name}") and repr(trained).endswith(f"{trained.run_dir}>")
+    policy = trained.get_policy("pol1")
+    assert repr(policy).startswith("<Policy 'pol1' of arena playing agent1: MultiDiscrete")
+    assert repr(pickle.loads(pickle.dumps(policy))).startswith("<Policy 'pol1' playing agent1: ")
+
+
+def test_a_sweep_of_many_trials_is_printed_in_one_line():
+    class Trial:
+        def __init__(self, lr):
+            self.settings, self.seed = {"lr": lr}, 0
+
+    result = {"training_iteration": 5, "env_runners": dict.fromkeys(map(str, range(100)), 0.0)}
+    outcomes = [TrialResult(Trial(lr), "terminated", result, 10 * lr) for lr in (0.1, 0.2)]
+    best = "<TrialResult lr=0.2: terminated, 5 iterations, score 2>"
+    sweep = Sweep(outcomes, "x", None)
+    assert repr(sweep) == f"<Sweep of 2 trials by x, the best {best}>"
+    assert repr(Sweep([], "x", None)) == "<Sweep of 0 trials by x>"
+    with pytest.raises(UsageError, match=r"Sweep has no 'get_best_result': .* best_trial"):
+        sweep.get_best_result()
+
+
+def test_what_is_said_of_a_call_is_said_of_one_that_does_not_exist():
+    """A method of ours never has a line that leads away from it."""
+    classes = {"Trainer": jaxrl.Trainer, "PPOConfig": PPOConfig, "Policy": jaxrl.Policy}
+    tables = {table for library in LIBRARIES for table in library_file(library)}
+    calls = {table.removeprefix(f"{CALLS} ") for table in tables if table.startswith(CALLS)}
+    assert calls == {*classes, "Algorithm", "Sweep"}
+    for owner, found in classes.items():
+        for name in names_of("RLlib", f"{CALLS} {owner}"):
+            assert not hasattr(found, name), f"{owner} has {name}"
