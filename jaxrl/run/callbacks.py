@@ -130,6 +130,8 @@ class HostCallbacks(Hook):
             self.have_ended = bool(result["done"])
             result["done"] = self.have_ended or self.is_last(result)
             if result["done"]:
+                if i < len(results):  # then what was logged is of a state that does not count
+                    self._add_logged({})
                 return i
         return len(results)
 
