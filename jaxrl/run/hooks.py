@@ -94,7 +94,18 @@ class NoCallbacks(Hook):
     """The host hooks of a configuration without callbacks, in place of `HostCallbacks`."""
 
     name = "callbacks"
-    add_to_results = take_episodes = False
+    add_to_results = take_episodes = have_ended = False
+
+    def __init__(self, is_last: Callable[[Result], bool]):
+        self.is_last = is_last
+
+    def look(self, results: list[Result]) -> int:
+        """Training ends with the first result that meets a criterion."""
+        for i, result in enumerate(results, start=1):
+            result["done"] = self.is_last(result)
+            if result["done"]:
+                return i
+        return len(results)
 
     def call(self, hook: str, value: Any) -> None:
         """Calls nothing."""

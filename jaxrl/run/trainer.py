@@ -77,7 +77,7 @@ def _output_of(settings: RunSettings, *run: Any) -> Output:
 def _callbacks_of(trainer: "Trainer") -> "HostCallbacks | NoCallbacks":
     """The host hooks of the configuration's callbacks."""
     if not trainer.config.callbacks:
-        return NoCallbacks()
+        return NoCallbacks(trainer.criteria.are_met)
     from jaxrl.rollout.episode_callbacks import resolve_callbacks
     from jaxrl.run.callbacks import HostCallbacks
 
