@@ -146,7 +146,8 @@ class Policy(AnswersOtherWords):
             self.policy_spec, batch_shape, self.weights, inputs, key if explore else None
         )
         self._memory[mask_and_agent.get("agent")] = after
-        return jax.tree.map(np.asarray, action)
+        # One number is NumPy's number and no array, which environments could not look up in a dict.
+        return jax.tree.map(lambda part: np.asarray(part)[()], action)
 
     def distribution(self, observation: Any, **arguments: Any) -> Distribution:
         """The distribution of actions, its parameters NumPy arrays with the observation's axes.
