@@ -43,9 +43,10 @@ class Searches(NamedTuple):
 
 
 def is_search(value: Any) -> bool:
-    """Returns whether this stands for several values, as Tune's `grid_search` and `choice` do."""
+    """Returns whether this stands for several values: Tune's `grid_search`, or ours."""
     is_grid = isinstance(value, Mapping) and set(value) == {"grid_search"}
-    return is_grid or type(value).__module__.startswith("ray.tune.search")
+    is_read = isinstance(value, Grid | Draw)
+    return is_grid or is_read or type(value).__module__.startswith("ray.tune.search")
 
 
 def read_searches(values: Mapping[str, Any], settings_beside: Mapping[str, Any]) -> Searches:
@@ -129,6 +130,8 @@ def _with_arguments(values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 def _kind_of(path: str, value: Any) -> Grid | Draw | None:
     """A grid or a draw of RLlib's values; None for one of Tune's that is not known here."""
+    if isinstance(value, Grid | Draw):
+        return value
     try:
         if isinstance(value, Mapping):
             return grid_search(value["grid_search"])

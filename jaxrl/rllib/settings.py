@@ -8,12 +8,15 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from jaxrl.core.errors import UsageError, brief
+from flax import linen as nn
+
+from jaxrl.core.errors import UsageError, brief, one_line
 from jaxrl.core.fields import as_count, count, without
 from jaxrl.ops.exploration import BY_NAME
 from jaxrl.rllib.connectors import TO_MODULE, filtering
 from jaxrl.rllib.context import Context
 from jaxrl.rllib.rows import Row, changes, first, given_of, harmless, taken
+from jaxrl.rollout.episode_callbacks import EpisodeCallbacks
 
 Values = Mapping[str, Any]
 
@@ -39,6 +42,7 @@ PER_ITERATION = (
     *("timesteps_per_iteration", "min_sample_timesteps_per_iteration"),
     "min_train_timesteps_per_iteration",
 )
+CUSTOM_MODEL = ("model/custom_model", "model/custom_model_config")
 SIZES = (*NUM_RUNNERS, *ENVS_EACH, *FRAGMENT, "train_batch_size", *BATCH_EACH)
 
 
@@ -268,14 +272,41 @@ def counting(values: Values, context: Context) -> Iterator[Row]:
 
 
 def callbacks(values: Values, context: Context) -> Iterator[Row]:
-    """RLlib's own base classes do nothing."""
+    """This library's are taken over; RLlib's own base classes do nothing."""
     for key, value in values.items():
+        if is_of(EpisodeCallbacks, value):
+            yield taken({key: value}, callbacks=value)
+            continue
         name = getattr(value, "__name__", str(value))
         nothing = name.rstrip("'>").endswith(("DefaultCallbacks", "RLlibCallback"))
         if nothing or not value:
             yield harmless({key: value}, "RLlib's base class, which does nothing")
         else:
             yield changes({key: value}, "callbacks=... takes a jaxrl.Callbacks (docs/callbacks.md)")
+
+
+def is_of(base: type, value: Any) -> bool:
+    """Returns whether it is a class derived from `base`, or an instance of one."""
+    return isinstance(value, base) or (isinstance(value, type) and issubclass(value, base))
+
+
+def custom_model(values: Values, context: Context) -> Iterator[Row]:
+    """A Flax module, as an instance or a class; `custom_model_config` are the class's arguments."""
+    model, arguments = (values.get(key) for key in CUSTOM_MODEL)
+    why = "a model of your own is a Flax module: docs/models.md#a-model-of-your-own"
+    if isinstance(model, type) and issubclass(model, nn.Module):
+        try:
+            model, arguments = model(**(arguments or {})), None
+        except TypeError as error:
+            why = one_line(error)
+    elif isinstance(model, nn.Module):
+        why = "custom_model_config has the arguments of a class, and this model is made already"
+    if not (model or arguments):
+        yield harmless(values, "")
+    elif isinstance(model, nn.Module) and not arguments:
+        yield taken(values, model=model)
+    else:
+        yield changes(values, why)
 
 
 def optimizer(values: Values, context: Context) -> Iterator[Row]:
@@ -380,6 +411,7 @@ POLICY_RULES = (  # which a policy may have of its own
         always=True,
     ),
     together(previous, "model/lstm_use_prev_action_reward"),
+    together(custom_model, *CUSTOM_MODEL),
     together(filtering, "observation_filter", *TO_MODULE),
     together(optimizer, "optimizer"),
     together(explore, "explore"),

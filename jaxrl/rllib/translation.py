@@ -22,7 +22,10 @@ from jaxrl.rllib.table import table
 from jaxrl.rollout.policy_map import resolve_policies
 from jaxrl.run.results import ITERATIONS
 from jaxrl.run.settings import RunSettings
+from jaxrl.run.trainer import Trainer
 from jaxrl.sweeps.options import TRIAL_SETTINGS
+from jaxrl.sweeps.results import Sweep
+from jaxrl.sweeps.sweep import sweep
 
 RULES = (*POLICY_RULES, *RUN_RULES)
 DEFAULTS = {
@@ -53,6 +56,14 @@ class Translation:
 
     def __str__(self) -> str:
         return table(self.rows, DEFAULTS)
+
+    def trainer(self, **run_settings: Any) -> Trainer:
+        """A `Trainer` of it; settings given here win over its own."""
+        return Trainer(self.config, **{**self.run_settings, **run_settings})
+
+    def sweep(self, **sweep_settings: Any) -> Sweep:
+        """Trains what it tries, by `jaxrl.sweep`; settings given here win over its own."""
+        return sweep(self.config, self.space, **{**self.sweep_settings, **sweep_settings})
 
 
 def from_rllib(config: Any, *, ignore: Iterable[str] = (), **settings: Any) -> Translation:
