@@ -162,10 +162,10 @@ def test_the_python_blocks_of_a_page_run(page, home):
 NOT_RUN = {  # why the blocks of a page that are marked `py` do not run here
     "distributed.md": "several machines, or Ray Train",
     "episodes.md": "RLlib's own reader of episodes",
-    "from-rllib.md": "RLlib's own training, beside ours",
     "install.md": "it fills the user's own cache",
     "other-libraries.md": "Stable-Baselines3, RLlib and JaxMARL",
     "python-environments.md": "a cluster of Ray's",
+    "rllib-reference.md": "recorded episodes of two kinds",
     "serving.md": "a server that another program's clients play with",
     "sweeps.md": "Ray Tune",
 }

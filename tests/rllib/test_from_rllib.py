@@ -759,8 +759,8 @@ def test_refused_keys_say_why_and_are_left_out_by_name():
     config |= {"num_workers": 10}
     said = refused(config)
     assert "batch_mode='complete_episodes' (rollouts of 400 steps cut episodes of up to 500" in said
-    assert "model/custom_model='mine' (see model)" in said
-    assert said.endswith("or --ignore batch_mode model/custom_model")
+    assert "model/custom_model='mine' (a model of your own is a Flax module" in said
+    assert said.endswith("or --ignore model/custom_model batch_mode")
     assert "batch_mode" not in refused(config, ignore="batch_mode")
     translation = from_rllib(config, ignore=["batch_mode", "custom_model"])
     assert translation.config == PPOConfig(env="cartpole", num_envs=10, rollout_length=400)
@@ -772,7 +772,9 @@ def test_refused_keys_say_why_and_are_left_out_by_name():
 def test_a_setting_beside_the_configuration_wins_and_answers_a_refused_key():
     class Count(jaxrl.Callbacks): ...
 
-    config = {**CARTPOLE, "lr": 1e-3, "callbacks": Count}
+    class OfRLlib: ...
+
+    config = {**CARTPOLE, "lr": 1e-3, "callbacks": OfRLlib}
     assert "callbacks=" in refused(config)
     translation = from_rllib(config, callbacks=Count, lr=1e-2, num_envs=8, keep=1)
     assert translation.config.lr == 1e-2
