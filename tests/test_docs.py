@@ -253,6 +253,13 @@ RLLIB = {  # of a result
     **{"sgd_minibatch_size": 200, "batch_mode": "complete_episodes"},
     "model": {"fcnet_hiddens": [8]},
 }
+TUNED = """
+cartpole-ppo:
+    env: CartPole-v1
+    run: PPO
+    stop: {timesteps_total: 400}
+    config: {train_batch_size: 400, num_sgd_iter: 1, num_workers: 2, model: {fcnet_hiddens: [8]}}
+"""
 
 
 @pytest.fixture
@@ -262,6 +269,7 @@ def folder(home):
     shutil.copy(ROOT / "tests" / "algorithms" / "reinforce.py", home)
     (home / "ray_results" / "arena").mkdir(parents=True)
     (home / "ray_results" / "arena" / "params.json").write_text(json.dumps(RLLIB))
+    (home / "tuned.yaml").write_text(TUNED)
     for name in ("runs/cartpole", "runs/mine"):
         shutil.copytree(home / RUN.parent, home / name)
 

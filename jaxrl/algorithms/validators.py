@@ -51,6 +51,7 @@ def schedule(low: float = 0.0) -> Check:
     return check
 
 
+@words.written(words.one_value, None, False, "NAME")
 def environment(name: str, value: Any) -> None:
     """A name or an instance; of other libraries' environments also what makes one."""
     if isinstance(value, type | tuple) and adapter_of(value) is None:
@@ -90,7 +91,7 @@ def _policy_file(name: str, texts: Sequence[str]) -> Any:
     return policies
 
 
-@words.written(_policy_file)
+@words.written(_policy_file, None, False, "POLICIES")
 def policies(name: str, value: Any) -> None:
     """None, a word, a function, or a frozen mapping; which words, the environment decides."""
     named = isinstance(value, tuple) and value and all(isinstance(policy, str) for policy in value)
@@ -107,6 +108,7 @@ def to_train(name: str, value: Any) -> None:
         names(name, value)
 
 
+@words.written(words.one_value, None, False, "[NAME,NAME]")
 def part_names(name: str, value: Any) -> None:
     """A tuple of names."""
     names(name, value)

@@ -15,7 +15,7 @@ from jaxrl.core.errors import UsageError, brief, reason_of, unknown_name
 from jaxrl.core.fields import field_names, setting, without
 from jaxrl.core.frozen import freeze
 from jaxrl.core.trust import load, parse_name, points_of
-from jaxrl.core.words import TEXT
+from jaxrl.core.words import text_of
 from jaxrl.run.storage.config_file import CONFIGURATION
 
 ALGORITHMS = {"ppo": PPOConfig, "bc": BCConfig, "marwil": MARWILConfig}
@@ -23,7 +23,7 @@ ALGORITHM = setting(
     "ppo",
     "ppo; or bc (behaviour cloning) or marwil, which learn from the recorded episodes of --input; "
     "or one of your own: module:Config, or the name that an installed package announces",
-    TEXT,
+    text_of("NAME", "--run"),
 )
 TUNED = setting(
     True,
@@ -45,8 +45,8 @@ def class_of(algorithm: str) -> type[AlgorithmConfig]:
     Raises:
         UsageError: there is none, or it is something else.
     """
-    if algorithm in ALGORITHMS:
-        return ALGORITHMS[algorithm]
+    if algorithm.lower() in ALGORITHMS:  # RLlib writes PPO
+        return ALGORITHMS[algorithm.lower()]
     announced = points_of(CONFIGURATION.group)
     named = parse_name(announced[algorithm].value if algorithm in announced else algorithm)
     if named is None or named.arguments:
@@ -62,9 +62,8 @@ def class_of(algorithm: str) -> type[AlgorithmConfig]:
 
 def named_in(argv: Sequence[str], default: str) -> str:
     """The algorithm that a command line names, on which it depends what other flags there are."""
-    return given_flags(argv, {"algorithm": Flag("", default)}, others=True).get(
-        "algorithm", [default]
-    )[0]
+    flags = {"algorithm": Flag("", default, ALGORITHM.metadata["check"].form)}
+    return given_flags(argv, flags, others=True).get("algorithm", [default])[0]
 
 
 def example(algorithm: str = "ppo") -> AlgorithmConfig:

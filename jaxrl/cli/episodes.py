@@ -17,7 +17,7 @@ from jaxrl.core.fields import check_all, count, flag, number, only, setting
 from jaxrl.core.plan import WIDE, labelled, laid_out
 from jaxrl.core.registry import ENVIRONMENT, make_with
 from jaxrl.core.trust import check_name
-from jaxrl.core.words import TEXT
+from jaxrl.core.words import text_of
 from jaxrl.episodes import (
     EpisodeWriter,
     MultiAgentEpisode,
@@ -55,7 +55,7 @@ class EpisodesOptions:
         "",
         "draw the episode of --show, else the first, to this file: .gif, .mp4, .png (a strip) or "
         ".html (a page that plays)",
-        TEXT,
+        text_of("FILE"),
     )
     replay: bool = setting(
         False, "step the environment of each episode again, and say which ones differ", flag
@@ -63,13 +63,17 @@ class EpisodesOptions:
     judge: str = setting(
         "",
         "estimate from the episodes what the policies of this run earn, sampling their actions",
-        TEXT,
+        text_of("RUN"),
     )
     gamma: float = setting(1.0, "the discount of that return", number(0, 1))
     minari: str = setting(
-        "", "write the episodes as Minari datasets of this name, such as arena/sampled-v0", TEXT
+        "",
+        "write the episodes as Minari datasets of this name, such as arena/sampled-v0",
+        text_of("NAME"),
     )
-    parquet: str = setting("", "write the episodes as Parquet files into this folder", TEXT)
+    parquet: str = setting(
+        "", "write the episodes as Parquet files into this folder", text_of("FOLDER")
+    )
     skip_damaged: bool = setting(False, "warn of files that cannot be read, and continue", flag)
 
 

@@ -9,9 +9,9 @@ from jaxrl.algorithms.task_settings import EVERYBODY
 from jaxrl.cli.flags import CompileFlags, Flag, find_modules_here, flags_of, given_flags, read_flags
 from jaxrl.cli.help import show_help
 from jaxrl.core.errors import UsageError
-from jaxrl.core.fields import UINT32, check_all, count, flag, number, setting
+from jaxrl.core.fields import UINT32, check_all, count, flag, number, setting, without
 from jaxrl.core.plan import WIDE, labelled, laid_out
-from jaxrl.core.words import TEXT, any_value, as_text, or_none, pairs, value_of
+from jaxrl.core.words import any_value, as_text, or_none, pairs, text_of, value_of
 from jaxrl.play import load
 from jaxrl.play.recording import EpisodeRecording
 from jaxrl.replay.page import ENDING as PAGE_ENDING
@@ -25,6 +25,7 @@ from jaxrl.run.results import Result
 from jaxrl.run.storage import runs
 from jaxrl.run.storage.checkpoint import is_checkpoint, open_found, read_facts, run_path
 from jaxrl.run.storage.config_file import untrusted_callbacks
+from jaxrl.run.storage.json_lines import dumped
 from jaxrl.run.storage.runs import EPISODE
 
 
@@ -35,7 +36,7 @@ def checkpoints(name: str, words: Sequence[str]) -> Any:
     return chosen if len(chosen) > 1 else chosen[0]
 
 
-CHECKPOINTS = any_value(checkpoints, None, True)
+CHECKPOINTS = any_value(checkpoints, None, True, "best|last|N")
 # Settings of several commands.
 CHECKPOINT = setting("last", "best, last, or an iteration", CHECKPOINTS)
 EXPLORE = setting(False, "sample actions; False: the likeliest ones", flag)
@@ -58,7 +59,16 @@ TRUST = setting(
 class EvaluateOptions:
     """Flags of `evaluate.py`."""
 
-    episodes: int = setting(100, "whole episodes to play", count())
+    episodes: Any = setting(
+        None,
+        "whole episodes to play; None: 100, or with --steps as many as it takes",
+        count(optional=True),
+    )
+    steps: Any = setting(
+        None,
+        "steps of the environment after which no further episode begins; the last one is whole",
+        count(optional=True),
+    )
     explore: bool = EXPLORE
     checkpoint: Any = CHECKPOINT
     seed: Any = SEED
@@ -74,7 +84,10 @@ class EvaluateOptions:
         "evaluation_max_steps",
         count(optional=True),
     )
-    output: Any = setting(None, "folder that the episodes are written to, as Parquet files", TEXT)
+    output: Any = setting(
+        None, "folder that the episodes are written to, as Parquet files", text_of("FOLDER")
+    )
+    json: bool = setting(False, "print the result tree as JSON", flag)
     trust: bool = TRUST
 
 
@@ -86,7 +99,7 @@ class RenderOptions:
         "",
         "the file: .gif, .mp4, .png (a strip) or .html (a page that plays); default: "
         f"{EPISODE} in the run's folder",
-        TEXT,
+        text_of("FILE"),
     )
     episode: int = setting(0, "which episode of the seed", count(0))
     episodes: int = setting(1, "how many episodes, from --episode on; of a page", count())
@@ -126,8 +139,12 @@ def play_flags(defaults: Any) -> dict[str, Flag]:
 def _evaluate(run: str, options: EvaluateOptions) -> None:
     # First: a trainer may remove it while episodes are played.
     facts = open_found(run, options.checkpoint, read_facts)
-    settings = dataclasses.asdict(options)
-    print_answer(report(load.evaluate(run, **settings), run, options))
+    settings = without(dataclasses.asdict(options), {"json"})
+    result = load.evaluate(run, **settings)
+    if options.json:
+        print_answer(dumped(result))
+        return
+    print_answer(report(result, run, options))
     if not options.trust and (left_out := untrusted_callbacks(facts)):
         print_answer(
             f"left out: {', '.join(map(str, left_out))} and what they report; --trust imports them"

@@ -7,7 +7,7 @@ from typing import Any
 from jaxrl.cli.evaluate import CHECKPOINT, TRUST, run_command
 from jaxrl.core.errors import UsageError
 from jaxrl.core.fields import count, flag, setting
-from jaxrl.core.words import TEXT, any_value, pairs_of_texts
+from jaxrl.core.words import any_value, pairs_of_texts, shown_as, text_of
 from jaxrl.export.export import check_path
 from jaxrl.play.load import load_policy
 from jaxrl.run.logging.console import print_answer
@@ -17,8 +17,12 @@ from jaxrl.run.logging.console import print_answer
 class ExportOptions:
     """Flags of `jaxrl export`."""
 
-    out: str = setting("", "the file; its ending is the format: .onnx, .npz or .stablehlo", TEXT)
-    policy: Any = setting(None, "its name; may be left out where the run has one alone")
+    out: str = setting(
+        "", "the file; its ending is the format: .onnx, .npz or .stablehlo", text_of("FILE")
+    )
+    policy: Any = setting(
+        None, "its name; may be left out where the run has one alone", shown_as("NAME")
+    )
     explore: bool = setting(
         False, "sample actions, from random numbers that are an input; False: the likeliest", flag
     )

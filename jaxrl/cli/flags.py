@@ -13,14 +13,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jaxrl.core.errors import UsageError, brief
-from jaxrl.core.fields import field_names, flag, setting, unknown_setting
+from jaxrl.core.fields import field_names, setting, unknown_setting
 from jaxrl.core.json_text import has_surrogate
 from jaxrl.core.words import (
-    TEXT,
     Form,
     Unreadable,
     flag_name,
     one_value,
+    text_of,
     value_of,
 )
 
@@ -36,6 +36,15 @@ class Flag:
     form: Form = Form(one_value)
     after: str | None = None  # what is declared before it, in the same class
 
+    @property
+    def value(self) -> str:
+        """The form of its value, or of each of several, for people."""
+        if self.form.metavar:
+            return f"{self.form.metavar} ..."
+        if isinstance(self.default, bool):
+            return "[True|False]"  # which may be left out
+        return self.form.value or {int: "N", float: "NUMBER"}.get(type(self.default), "VALUE")
+
 
 @dataclasses.dataclass(frozen=True)
 class CompileFlags:
@@ -45,7 +54,7 @@ class CompileFlags:
         "auto",
         "where compiled programs are kept for the next time: auto (~/.cache/jaxrl), a folder, or "
         "off; a cache that JAX was given (JAX_COMPILATION_CACHE_DIR) is left as it is",
-        TEXT,
+        text_of("FOLDER"),
     )
 
 
@@ -53,10 +62,17 @@ def flags_of(settings: Any) -> dict[str, Flag]:
     """A flag for every setting, `settings` an instance: its values are the defaults."""
     flags, before = {}, _declared_before(type(settings))
     for field in dataclasses.fields(settings):
-        form = getattr(field.metadata["check"], "form", Flag.form)
+        check = field.metadata["check"]
+        named = "MODULE:NAME" if field.metadata["kind"] else ""
+        form = getattr(check, "form", Form(one_value, value=getattr(check, "value", named)))
         default, after = getattr(settings, field.name), before[field.name]
         flags[field.name] = Flag(field.metadata["help"], default, form, after)
     return flags
+
+
+def names_of(name: str, flag: Flag) -> tuple[str, ...]:
+    """All spellings of a flag, its own first."""
+    return (flag_name(name), *flag.form.spelled)
 
 
 def _declared_before(settings: type) -> dict[str, str | None]:
@@ -86,23 +102,28 @@ def given_flags(
     Raises:
         UsageError: an unknown flag, with the nearest one; values too few or too many.
     """
-    words, switches = [], {flag_name(name) for name in flags if _is_switch(flags[name])}
+    words, switches = [], set()
+    for name in filter(lambda name: _is_switch(flags[name]), flags):
+        switches |= {*names_of(name, flags[name])}
     for word, after in zip(argv, [*argv[1:], ""], strict=False):
         flag, equals, value = word.partition("=")
         if word.startswith("--"):
             word = f"{flag.replace('_', '-')}{equals}{value}"
-            is_alone = after.startswith("--") or (positional and after not in ("True", "False"))
-            if word in switches and (is_alone or not after):
-                word = f"{word}=True"
+        is_alone = after.startswith("-") or (positional and after not in ("True", "False"))
+        if word in switches and (is_alone or not after):
+            word = f"{word}=True"
         if word not in HELP_FLAGS:
             words.append(word)
     try:
-        numbers = tuple((name, flag.form.metavar and "+") for name, flag in flags.items())
+        numbers = tuple(
+            (name, names_of(name, flag), flag.form.metavar and "+") for name, flag in flags.items()
+        )
         parsed, left = _parser(numbers).parse_known_args(words)
     except argparse.ArgumentError as error:
+        spelled, *_ = (error.argument_name or "").split("/")  # argparse joins all spellings
         several = {flag_name(name) for name, flag in flags.items() if flag.form.metavar}
-        number = "values" if error.argument_name in several else "one value"
-        raise UsageError(f"{error.argument_name} takes {number}") from None
+        number = "values" if spelled in several else "one value"
+        raise UsageError(f"{spelled} takes {number}") from None
     for word in () if others else left:
         if word.startswith("--"):
             raise unknown_setting(word.partition("=")[0], flags, kind="flag")
@@ -155,7 +176,9 @@ def _unexpected(word: str, words: Sequence[str]) -> UsageError:
 
 
 @functools.cache
-def _parser(numbers: tuple[tuple[str, str | None], ...]) -> argparse.ArgumentParser:
+def _parser(
+    numbers: tuple[tuple[str, tuple[str, ...], str | None], ...],
+) -> argparse.ArgumentParser:
     """Flags whose values stay words, so that the settings' own checks speak.
 
     argparse and not tyro: tyro prints its errors itself, over many lines, and does not tell a flag
@@ -167,8 +190,8 @@ def _parser(numbers: tuple[tuple[str, str | None], ...]) -> argparse.ArgumentPar
         exit_on_error=False,
         argument_default=argparse.SUPPRESS,
     )
-    for name, nargs in numbers:
-        parser.add_argument(flag_name(name), dest=name, nargs=nargs, action="append")
+    for name, spellings, nargs in numbers:
+        parser.add_argument(*spellings, dest=name, nargs=nargs, action="append")
     return parser
 
 
@@ -189,23 +212,6 @@ def find_modules_here(*, last: bool = False) -> None:
             return
         sys.path.remove(here)
     sys.path.insert(len(sys.path) if last else 0, here)
-
-
-def source_in(argv: Sequence[str], flags: Mapping[str, Flag]) -> tuple[str | None, bool]:
-    """(what --resume names, or None; whether it is trusted), before other flags are read.
-
-    From then on modules of the current folder are found, unless a stranger's run may name them.
-
-    Args:
-        flags: with `resume` and `trust`.
-    """
-    flags = {name: flags[name] for name in ("resume", "trust")}
-    read = read_flags(given_flags(argv, flags, others=True), flags)
-    path, trust = read.get("resume"), read.get("trust", False)
-    flag("trust", trust)
-    if path is None or trust:
-        find_modules_here()
-    return path, trust
 
 
 def shown(value: Any) -> str:

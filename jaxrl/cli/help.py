@@ -4,10 +4,9 @@ import argparse
 import sys
 from collections.abc import Mapping, Sequence
 
-from jaxrl.cli.flags import HELP_FLAGS, Flag, shown
+from jaxrl.cli.flags import HELP_FLAGS, Flag, names_of, shown
 from jaxrl.core.errors import UsageError, unknown_name
 from jaxrl.core.registry import names
-from jaxrl.core.words import flag_name
 
 # title: settings, each of which brings those that its class declares after it, up to another of
 # these. docs/settings.md has the same groups.
@@ -49,7 +48,10 @@ def show_help(argv: Sequence[str], flags: Mapping[str, Flag], prog: str, descrip
         return
     few = "--help-all" not in argv and len(flags) > FEW
     parser = help_parser(_most_used(flags) if few else flags, grouped=len(flags) > FEW and not few)
-    parser.prog, parser.usage, parser.description = prog, f"{prog} [flags]", description
+    first, *more = description.split("\n", 1)
+    summary, _, words = first.removesuffix(".").partition(": ")
+    parser.prog, parser.usage = prog, f"{prog} {words or '[flags]'}"
+    parser.description = "\n".join([f"{summary}.", *more])
     if few:
         parser.epilog = f"--help-all explains all {len(flags)} flags."
     parser.print_help()
@@ -67,11 +69,12 @@ def help_parser(flags: Mapping[str, Flag], *, grouped: bool) -> argparse.Argumen
     for title, members in groups_of(flags).items() if grouped else [("flags", list(flags))]:
         group = parser.add_argument_group(title)
         for name in members:
-            default, metavar = shown(flags[name].default) or "none", flags[name].form.metavar
+            flag = flags[name]
+            default = shown(flag.default) or "none"
             group.add_argument(
-                flag_name(name),
-                metavar=f"{metavar} ..." if metavar else "VALUE",
-                help=f"{flags[name].help} (default: {default})".replace("%", "%%"),
+                *names_of(name, flag),
+                metavar=flag.value,
+                help=f"{flag.help} (default: {default})".replace("%", "%%"),
             )
     return parser
 

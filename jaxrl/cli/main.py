@@ -22,6 +22,7 @@ from jaxrl.run.logging.console import print_answer
 COMMANDS = {
     "train": train_ppo,
     "evaluate": evaluate,
+    "rollout": evaluate,  # RLlib's name for it
     "render": render,
     "export": export,
     "serve": serve,
@@ -37,6 +38,7 @@ def all_flags() -> dict[str, dict[str, Flag]]:
     return {
         "train": train_flags(),
         "evaluate": play_flags(EvaluateOptions()),
+        "rollout": play_flags(EvaluateOptions()),
         "render": play_flags(RenderOptions()),
         "export": play_flags(ExportOptions()),
         "serve": play_flags(ServeOptions()),
@@ -52,7 +54,8 @@ usage: jaxrl COMMAND [flags]
 
   jaxrl train --env arena         train policies with PPO
   jaxrl train --resume RUN        resume a training
-  jaxrl evaluate RUN              play whole episodes with the policies of a run
+  jaxrl evaluate RUN              play whole episodes with the policies of a run; jaxrl rollout
+                                  is the same
   jaxrl render RUN                write an episode of a run as a GIF, an MP4, a PNG or a page
   jaxrl export RUN --out model.onnx
                                   write a policy of a run for other programs

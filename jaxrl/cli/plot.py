@@ -10,6 +10,7 @@ from jaxrl.cli.help import show_help
 from jaxrl.core.errors import UsageError
 from jaxrl.core.fields import setting
 from jaxrl.core.plan import labelled
+from jaxrl.core.words import shown_as
 from jaxrl.run.command_line import program
 from jaxrl.run.logging.console import print_answer
 from jaxrl.run.logging.curves import Curves, source_line
@@ -23,8 +24,8 @@ from jaxrl.run.storage.runs import METRICS, TRIALS
 class PlotOptions:
     """Flags of `jaxrl plot`."""
 
-    out: str = setting("curves.png", "the file: .png, .pdf or .svg")
-    title: str = setting("", "above the panels; default: the environment's name")
+    out: str = setting("curves.png", "the file: .png, .pdf or .svg", shown_as("FILE"))
+    title: str = setting("", "above the panels; default: the environment's name", shown_as("TEXT"))
 
 
 def plot(argv: Sequence[str] | None = None) -> None:

@@ -25,14 +25,14 @@ from jaxrl.cli.flags import (
     flags_of,
     given_flags,
     read_flags,
-    source_in,
 )
 from jaxrl.cli.help import HELP_FLAGS, show_help
 from jaxrl.cli.rllib_file import IGNORE, RLLIB_CONFIG, translation_of
+from jaxrl.cli.saved_config import check_flags_beside, config_from, source_in
 from jaxrl.core.errors import UsageError, one_line
 from jaxrl.core.fields import flag, only, setting
 from jaxrl.core.plan import labelled, laid_out
-from jaxrl.core.words import TEXT, any_value
+from jaxrl.core.words import any_value, shown_as, text_of
 from jaxrl.run import advice
 from jaxrl.run.command_line import command, program
 from jaxrl.run.devices import compile_cache
@@ -50,6 +50,7 @@ from jaxrl.sweeps.sweep import OneTrial, resume_sweep, saved_devices, settled_de
 from jaxrl.sweeps.trials import held_outside
 
 OF_THE_BASE = ("algorithm", "tuned", "rllib_config", "ignore")  # flags of the configuration to vary
+BESIDE_RESUME = ("resume", "trust", "quiet", "compile_cache")  # flags
 MOST_STRETCHES = 8  # of a lineage that are printed
 
 
@@ -77,11 +78,14 @@ class SweepFlags(CompileFlags):
     metric: Any = setting(
         None,
         "what ranks the trials, a path in the result tree; the higher the better; None: the return",
+        shown_as("PATH"),
     )
     halving: Any = setting(
-        None, "keep the best 1 in so many at each rung; None: all train to the end"
+        None, "keep the best 1 in so many at each rung; None: all train to the end", shown_as("N")
     )
-    batch_size: Any = setting("auto", "trials that train at once; auto: as many as fit")
+    batch_size: Any = setting(
+        "auto", "trials that train at once; auto: as many as fit", shown_as("N")
+    )
     pbt: bool = setting(
         False,
         "population-based training: at intervals the worst trials copy the best, see the flags "
@@ -92,20 +96,28 @@ class SweepFlags(CompileFlags):
         (), "what ends a trial before its steps do, RESULT=VALUE ...", stop_criteria
     )
     stop_return: Any = setting(
-        None, "end a trial when the mean return of its recent episodes reaches this"
+        None,
+        "end a trial when the mean return of its recent episodes reaches this",
+        shown_as("NUMBER"),
     )
     devices: Any = setting(
         "auto",
         "that programs are shared out over, or the trials of one; auto: all, a CPU's cores too",
+        shown_as("N"),
     )
     run_dir: Any = setting(
-        "auto", "the sweep's folder, which must not exist yet; auto: runs/<env>/<time>-sweep", TEXT
+        "auto",
+        "the sweep's folder, which must not exist yet; auto: runs/<env>/<time>-sweep",
+        text_of("FOLDER"),
     )
-    resume: Any = setting(None, "a sweep's folder to resume; takes no other flag but --trust", TEXT)
+    resume: Any = setting(
+        None, "a sweep's folder to resume; takes no other flag but --trust", text_of("SWEEP")
+    )
+    quiet: bool = setting(False, "print nothing but mistakes", flag)
     trust: bool = setting(
         False,
-        "with --resume: import the code that the sweep names, though it is neither jaxrl's nor an "
-        "installed plug-in's",
+        "with --resume or --config RUN/config.json: import the code that these name, though it is "
+        "neither jaxrl's nor an installed plug-in's",
         flag,
     )
 
@@ -130,8 +142,9 @@ def sweep_flags(config: AlgorithmConfig | None = None, algorithm: str = "ppo") -
 
 def run_sweep(argv: Sequence[str] | None = None) -> None:
     """Train every combination of settings with several seeds, a program for each shape."""
+    words = list(sys.argv[1:] if argv is None else argv)
     try:
-        done = _sweep(list(sys.argv[1:] if argv is None else argv))
+        done, is_quiet = _sweep(words)
     except UsageError as error:
         print(f"{program('sweep')}: {error}", file=sys.stderr)
         sys.exit(2)
@@ -139,12 +152,15 @@ def run_sweep(argv: Sequence[str] | None = None) -> None:
         sys.exit(f"{program('sweep')}: {one_line(error)}; --resume trains what is missing")
     except KeyboardInterrupt:
         sys.exit(f"{program('sweep')}: stopped; the finished trials are kept")
-    print_answer(summary(done))
+    if not is_quiet:
+        print_answer(summary(done))
 
 
-def _sweep(argv: list[str]) -> Sweep:
-    path, trust = source_in(argv, SWEEP_FLAGS)
-    algorithm = named_in(argv, "ppo")
+def _sweep(argv: list[str]) -> tuple[Sweep, bool]:
+    """(what was trained, whether nothing is to be printed)."""
+    saved = source_in(argv, SWEEP_FLAGS)
+    path, trust = saved.resume, saved.trust
+    algorithm = (saved.class_name() if saved.copied else None) or named_in(argv, "ppo")
     flags = sweep_flags(algorithm=algorithm if path is None else "ppo")
     texts = given_flags(argv, flags)
     options = read_flags(texts, flags)
@@ -155,13 +171,14 @@ def _sweep(argv: list[str]) -> Sweep:
     base_names = [name for name in OF_THE_BASE if name in sweep_options]
     of_the_base = {name: sweep_options.pop(name) for name in base_names}
     if path is not None:
-        if extra := [name for name in texts if name not in ("resume", "trust", "compile_cache")]:
+        if extra := [name for name in texts if name not in BESIDE_RESUME]:
             raise UsageError(f"--resume continues the sweep as it was: it takes no {extra[0]}")
         # Before the cache's test, which computes something.
         settled_devices(saved_devices(path), or_fewer=True)
         compile_cache.use(cache)
-        return resume_sweep(path, trust=trust)
-    if trust:
+        is_quiet = sweep_options.get("quiet", False)
+        return resume_sweep(path, trust=trust, quiet=is_quiet), is_quiet
+    if trust and saved.copied is None:
         raise UsageError("--trust goes with --resume SWEEP")
     tried, tuned = tried_of(sweep_options), of_the_base.get("tuned", True)
     if set(HELP_FLAGS) & set(argv):  # it shows the values that the environment has by itself
@@ -169,11 +186,15 @@ def _sweep(argv: list[str]) -> Sweep:
         base, _ = config_of(of_env, tuned, algorithm)
         show_help(argv, sweep_flags(base), program("sweep"), run_sweep.__doc__)
     given_flags(argv, sweep_flags(example(algorithm)))  # refuses those of other algorithms
-    translation = translation_of(of_the_base, options)
-    if translation is None:
+    translation = None if saved.copied else translation_of(of_the_base, options)
+    if saved.copied:
+        check_flags_beside(saved, of_the_base)
+        config = config_from(saved.facts, options, {}, trust=trust).replace(**options)
+    elif translation is None:
         config, _ = config_of(options, tuned, algorithm, tried)
     else:
-        print(translation)
+        if not sweep_options.get("quiet"):
+            print(translation)
         config, tried = translation.config, {**translation.space, **tried}
         sweep_options = {**translation.sweep_settings, **sweep_options}
     stop = dict(sweep_options.pop("stop", {}))
@@ -186,7 +207,7 @@ def _sweep(argv: list[str]) -> Sweep:
         settled_devices(sweep_options.get("devices", "auto"))
     compile_cache.use(cache)
     try:
-        return sweep(config, tried, stop=stop, **sweep_options)
+        return sweep(config, tried, stop=stop, **sweep_options), sweep_options.get("quiet", False)
     except OneTrial:
         raise UsageError(NOTHING_TO_SWEEP) from None
 

@@ -19,24 +19,23 @@ from jaxrl.cli.algorithms import (
 from jaxrl.cli.flags import (
     CompileFlags,
     Flag,
-    find_modules_here,
     flag_name,
     flags_of,
     given_flags,
     read_flags,
-    source_in,
 )
 from jaxrl.cli.help import HELP_FLAGS, show_help
 from jaxrl.cli.rllib_file import IGNORE, RLLIB_CONFIG, translation_of
+from jaxrl.cli.saved_config import Source, check_flags_beside, config_from, source_in
 from jaxrl.cluster.hosts import JOIN_SECONDS, THREE, check, join
 from jaxrl.core import machine
 from jaxrl.core.errors import TooManyFaults, UsageError, require
 from jaxrl.core.fields import check_all, flag, only, setting
 from jaxrl.core.plan import laid_out
-from jaxrl.core.words import TEXT, any_value, pairs
+from jaxrl.core.words import any_value, one_value, pairs, shown_as, text_of, written
 from jaxrl.outside.ray_rollouts import RayEnded
 from jaxrl.rllib.translation import Translation
-from jaxrl.run import advice, resume
+from jaxrl.run import advice
 from jaxrl.run.command_line import command, program
 from jaxrl.run.devices import compile_cache
 from jaxrl.run.health import Diverged
@@ -44,15 +43,7 @@ from jaxrl.run.logging.console import agent_returns, device_name, duration
 from jaxrl.run.results import lookup, return_path
 from jaxrl.run.settings import RunSettings
 from jaxrl.run.stopping import LIMITS, check_goal, unmet
-from jaxrl.run.storage import checkpoint
-from jaxrl.run.storage.config_file import (
-    NAMED_BY_RUNS,
-    check_saved_parts,
-    import_named,
-    names_module,
-    read_class,
-    read_config,
-)
+from jaxrl.run.storage.config_file import check_saved_parts
 from jaxrl.run.storage.runs import CURVES, EPISODE, PAGE
 from jaxrl.run.trainer import Trainer
 from jaxrl.serving.external_env import GODOT, is_external
@@ -60,6 +51,11 @@ from jaxrl.serving.settings import GODOT_PORT, ServerSettings
 
 SPACES = ("observation_space", "action_space")
 ANY_SPACES = ("--observation-space", "Box(-1, 1, 1)", "--action-space", "Discrete(2)")
+
+
+@written(one_value, None, False, "", ("-v",))
+def _verbose(name: str, value: Any) -> None:
+    flag(name, value)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,17 +69,18 @@ class RunFlags(CompileFlags):
     stop_return: Any = setting(
         None,
         "stop when the mean return of the recent episodes reaches this; None: not by the return",
+        shown_as("NUMBER"),
     )
     run_dir: Any = setting(
         "auto",
         "the run's folder, which must not exist yet; auto: runs/<env>/<time>-s<seed>; without it, "
         "--resume continues in the folder that it names",
-        TEXT,
+        text_of("FOLDER"),
     )
     resume: Any = setting(
         None,
         "a run's folder, or one of its checkpoints, to resume; other flags change its settings",
-        TEXT,
+        text_of("RUN"),
     )
     strict: bool = setting(
         False,
@@ -92,9 +89,13 @@ class RunFlags(CompileFlags):
     )
     trust: bool = setting(
         False,
-        "with --resume: import the code that the run names, though it is neither jaxrl's nor an "
-        "installed plug-in's",
+        "with --resume or --config RUN/config.json: import the code that the run names, though it "
+        "is neither jaxrl's nor an installed plug-in's",
         flag,
+    )
+    quiet: bool = setting(False, "print nothing but mistakes", flag)
+    verbose: bool = setting(
+        False, "print a line for each chunk of iterations, about one a second", _verbose
     )
     profile: bool = setting(
         False, "measure at the end how long sampling and learning take in an iteration", flag
@@ -103,10 +104,10 @@ class RunFlags(CompileFlags):
         None,
         "of --env external or godot: 'Box(-1, 1, 4)', 'Discrete(5)', or {'agent1': Box(...), ...} "
         "for several agents",
-        TEXT,
+        text_of("SPACE"),
     )
     action_space: Any = setting(
-        None, "of --env external or godot, written as --observation-space", TEXT
+        None, "of --env external or godot, written as --observation-space", text_of("SPACE")
     )
     serve: Any = setting(
         (),
@@ -119,21 +120,18 @@ class RunFlags(CompileFlags):
         "several processes train together: HOST:PORT where process 0 waits for the others; auto: "
         "as "
         "SLURM or a cloud TPU says, the next two as well",
-        TEXT,
+        text_of("HOST:PORT"),
     )
-    num_processes: Any = setting(None, "how many processes train together")
-    process_id: Any = setting(None, "which of them this one is, from 0, which logs and saves")
+    num_processes: Any = setting(None, "how many processes train together", shown_as("N"))
+    process_id: Any = setting(
+        None, "which of them this one is, from 0, which logs and saves", shown_as("N")
+    )
     join_seconds: Any = setting(
         JOIN_SECONDS, "how long the processes wait for each other at the start"
     )
 
 
 RUN_FLAGS = flags_of(RunFlags())
-NAMING = {
-    "per_policy",
-    *(field.name for field in dataclasses.fields(AlgorithmConfig) if field.metadata["kind"]),
-    "optimizer",
-}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -173,7 +171,7 @@ def _train(argv: Sequence[str], algorithm: str) -> None:
         plan = order.config.describe()
         # It may split the CPU into devices, so nothing may have asked for them before.
         trainer = begin(order)
-        say = trainer.progress.say
+        say, trainer.progress.is_verbose = trainer.progress.say, order.verbose
         # JAX lets process 0 alone write a cache.
         warn = {} if trainer.processes.is_leader else {"say": lambda line: None}
         compile_cache.use(order.compile_cache, **warn)
@@ -232,8 +230,9 @@ def begin(order: TrainOptions) -> Trainer:
     elif order.serve:
         raise UsageError("--serve goes with --env external or godot")
     if order.resume is None:
-        return trainer(order.config, run_dir=order.run_dir, **settings)
+        return trainer(order.config, run_dir=order.run_dir, quiet=order.quiet, **settings)
     where = {"run_dir": order.run_dir, "strict": order.strict, "trust": order.trust}
+    where["quiet"] = order.quiet
     return trainer.from_checkpoint(order.resume, config=order.config, **where, **settings)
 
 
@@ -246,33 +245,36 @@ def parse(argv: Sequence[str], algorithm: str = "ppo") -> TrainOptions:
     Raises:
         UsageError: in one line.
     """
-    path, trust = source_in(argv, RUN_FLAGS)
-    algorithm = _class_name(path, trust=trust) or named_in(argv, algorithm)
+    saved = source_in(argv, RUN_FLAGS)
+    algorithm = saved.class_name() or named_in(argv, algorithm)
     flags = train_flags(algorithm=algorithm)
     options, run, settings = _by_kind(read_flags(given_flags(argv, flags), flags))
     scenes, saved_stop, table = _take_spaces(options, run, argv, algorithm), {}, ""
-    translation = translation_of(run, {**options, **settings})
+    translation = None if saved.copied else translation_of(run, {**options, **settings})
     if translation is not None:
         goal = {"stop_return": run["stop_return"]} if "stop_return" in run else {}
         source = f"RLlib's of {run['rllib_config']}" + _but({**options, **settings, **goal})
         config, settings, table = translation.config, translation.run_settings, f"{translation}\n"
         _check_alone(translation, run["rllib_config"])
         _check_flags(argv, config)
-    elif path is None:
+    elif saved.path is None:
         config, source = _new(argv, options, run, algorithm)
-    elif "algorithm" in run:
-        raise UsageError("--algorithm: a run that is resumed keeps its own")
     else:
-        config, saved_stop = _saved(path, options, settings, trust=trust)
+        check_flags_beside(saved, run)
+        facts, source = saved.facts, f"those of {saved.path}"
+        config = config_from(facts, options, settings, trust=saved.trust)
+        if saved.resume:
+            check_saved_parts(facts, settings, trust=saved.trust)
+            saved_stop = unmet(facts["run_settings"].get("stop", {}), facts.get("result"))
         _check_flags(argv, config)
-        config, source = config.replace(**options), f"those of {path}"
+        config = config.replace(**options)
     goal = {return_path(config): run["stop_return"]} if "stop_return" in run else {}
     settings.update(_stop(settings, saved_stop, "total_env_steps" in options, goal))
     source += "" if table else _but({**options, **settings})
     RunSettings(**settings)
-    asked = {"run_dir": "auto" if path is None else "same", **run}
+    asked = {"run_dir": "same" if saved.resume else "auto", **run}
     asked |= {"config": config, "source": source, "settings": settings, "table": table}
-    return _checked(TrainOptions(**asked, scenes=scenes), run)
+    return _checked(TrainOptions(**asked, scenes=scenes), run, saved)
 
 
 def _check_alone(translation: Translation, path: str) -> None:
@@ -286,18 +288,6 @@ def _check_alone(translation: Translation, path: str) -> None:
     raise UsageError(
         f"--rllib-config {path} tries {several}: jaxrl sweep --rllib-config trains them all"
     )
-
-
-def _class_name(path: str | None, *, trust: bool) -> str | None:
-    """The configuration's class of a saved run, "module:Class", once it may be imported."""
-    try:
-        name = None if path is None else _facts(path).get("config_class")
-    except UsageError:  # another flag may be wrong as well; whoever loads the run says it
-        name = None
-    if name is None:
-        return None
-    read_class(name, "jaxrl.Trainer.from_checkpoint", trust=trust)
-    return name
 
 
 def _new(
@@ -330,7 +320,7 @@ def _by_kind(values: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any], di
     return options, run, settings
 
 
-def _checked(order: TrainOptions, run: Mapping[str, Any]) -> TrainOptions:
+def _checked(order: TrainOptions, run: Mapping[str, Any], saved: Source) -> TrainOptions:
     """Returns `order`; refuses flags of `run` that do not go together."""
     if order.hosts:
         check(*order.hosts, order.join_seconds)
@@ -341,9 +331,12 @@ def _checked(order: TrainOptions, run: Mapping[str, Any]) -> TrainOptions:
         raise UsageError(
             "--profile measures one process alone: leave it out where several train together"
         )
-    for name in ("strict", "trust"):
-        if getattr(order, name) and order.resume is None:
-            raise UsageError(f"--{name} goes with --resume RUN")
+    if order.strict and saved.resume is None:
+        raise UsageError("--strict goes with --resume RUN")
+    if order.trust and saved.path is None:
+        raise UsageError("--trust goes with --resume RUN")
+    if order.quiet and order.verbose:
+        raise UsageError("--quiet prints less and --verbose more: give one of the two")
     return order
 
 
@@ -387,33 +380,6 @@ def _but(changes: Mapping[str, Any]) -> str:
         f"{name}={value}" for name, value in changes.items() if name not in ("env", "env_args")
     ]
     return ", but " + ", ".join(shown) if shown else ""
-
-
-def _saved(
-    path: str, options: Mapping[str, Any], settings: Mapping[str, Any], *, trust: bool
-) -> tuple[AlgorithmConfig, dict[str, float]]:
-    """The configuration of a saved run, and those of its stop criteria that it has not met.
-
-    What the run names is imported before the current folder is looked into, for a flag that names
-    a module of that folder.
-    """
-    facts = _facts(path)
-    changes = only(options, NAMING)
-    base = read_config(facts, "jaxrl.Trainer.from_checkpoint", changes=changes, trust=trust)
-    check_saved_parts(facts, settings, trust=trust)
-    named = [*changes.values(), *(settings.get(name, ()) for name in NAMED_BY_RUNS)]
-    if not trust and any(map(names_module, named)):
-        import_named(base, changes)
-        find_modules_here(last=True)
-    return base, unmet(facts["run_settings"].get("stop", {}), facts.get("result"))
-
-
-def _facts(path: str) -> dict[str, Any]:
-    """The facts of a saved run, without reading its state."""
-    try:
-        return checkpoint.open_found(path, reader=checkpoint.read_facts)
-    except UsageError:  # no checkpoint yet, or a damaged one: what else there is, `read_run` says
-        return resume.read_run(path).facts
 
 
 def _stop(

@@ -23,6 +23,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 # The largest number of each type.
 INT32, UINT32, INT64, FLOAT32 = 2**31 - 1, 2**32 - 1, 2**63 - 1, 3.4028235e38
+MAX_CHOICES = 24  # characters of the allowed values that a help page lists
 
 
 def setting(
@@ -61,7 +62,7 @@ def count(least: int = 1, most: int = INT32, *, optional: bool = False) -> Check
         if value > most:
             raise UsageError(f"{name}={brief(value)} must be an integer of at most {most}")
 
-    check.whole = True
+    check.whole, check.value = True, "N"
     return check
 
 
@@ -93,6 +94,7 @@ def number(
         if open_low and np.float32(value) == np.float32(low):
             raise UsageError(f"{name}={brief(value)} is {low:g} in float32, and must be above it")
 
+    check.value = "NUMBER"
     return check
 
 
@@ -109,6 +111,8 @@ def one_of(*allowed: Any) -> Check:
         if not (isinstance(value, Hashable) and value in allowed):
             raise unknown_name(name, value, map(str, allowed))
 
+    choices = "|".join(map(str, allowed))
+    check.value = choices if len(choices) <= MAX_CHOICES else "NAME"
     return check
 
 
@@ -140,15 +144,20 @@ def flag(name: str, value: Any) -> None:
         raise UsageError(f"{name}={brief(value)} must be True or False")
 
 
+flag.value = "True|False"
+
+
 def file_path(what: str, *, optional: bool = False) -> Check:
     """A path that is written as a text or a `Path`; if `optional`, None as well."""
     is_path = lambda value: isinstance(value, str | Path) and _is_text(str(value))
-    return words.written(words.as_text)(_allowed(is_path, what, optional))
+    return words.written(words.as_text, None, False, "PATH")(_allowed(is_path, what, optional))
 
 
 def text(what: str, *, optional: bool = False) -> Check:
     """A text that is not empty; if `optional`, None as well."""
-    return _allowed(lambda value: isinstance(value, str) and _is_text(value), what, optional)
+    check = _allowed(lambda value: isinstance(value, str) and _is_text(value), what, optional)
+    check.value = "NAME"
+    return check
 
 
 def instance_of(kind: type, what: str, *, optional: bool = False) -> Check:
@@ -271,6 +280,7 @@ class Declared(NamedTuple):
     in_python: frozenset[str] = frozenset()  # those of `names` that are no flags
 
 
+ANY_CONFIG = "the configuration"  # the owner of what those of several algorithms have
 _declared: dict[str, Declared] = {}  # by owner, so that an error can name another owner
 
 
@@ -416,16 +426,20 @@ def _translation(found: Any, other: Declared | None, kind: str) -> str:
 
 def _other_owner(name: str, owner: str) -> Declared | None:
     others = (declared for declared in _declared.values() if declared.owner != owner)
-    return next((declared for declared in others if name in declared.names), None)
+    having = [declared for declared in others if name in declared.names]
+    of_configs = [declared for declared in having if declared.owner.endswith("Config")]
+    if len(of_configs) > 1 and not owner.endswith("Config"):
+        return of_configs[0]._replace(owner=ANY_CONFIG)
+    return next(iter(having), None)
 
 
 def _belongs(name: str, other: Declared, kind: str) -> str:
     if kind == "flag" and name in other.in_python:
         return f"{name} is an argument of {other.owner} in Python, not a flag"
-    if kind == "flag" and other.owner.endswith("Config"):
+    if kind == "flag" and (other.owner == ANY_CONFIG or other.owner.endswith("Config")):
         return f"{_shown[kind](name)} is a setting of {other.owner}"
     if kind == "flag":
-        return f"{_shown[kind](name)} is a flag of train_ppo.py"
+        return f"{_shown[kind](name)} is a flag of jaxrl train"
     return f"{other.owner} has it: {other.example.replace('NAME', name)}"
 
 

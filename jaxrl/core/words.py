@@ -24,6 +24,8 @@ class Form(NamedTuple):
     read: ReadWords
     metavar: str | None = None  # the form of each word, where there may be several
     repeated: bool = False  # whether the flag may be there several times
+    value: str = ""  # the form of a single value, on help pages
+    spelled: tuple[str, ...] = ()  # other spellings of the flag, such as "-f"
 
 
 def written(*form: Any) -> Callable[[C], C]:
@@ -128,4 +130,11 @@ def schedule(name: str, texts: Sequence[str]) -> Any:
     return tuple(tuple(map(value_of, word.split(":"))) for word in texts)
 
 
-TEXT = any_value(as_text)
+def text_of(value: str, *spelled: str) -> Callable[[str, Any], None]:
+    """The check of a setting that is a text, shown as `value` on help pages."""
+    return any_value(as_text, None, False, value, spelled)
+
+
+def shown_as(value: str) -> Callable[[str, Any], None]:
+    """The check of a setting with any single value, shown as `value` on help pages."""
+    return any_value(one_value, None, False, value)

@@ -39,6 +39,7 @@ from jaxrl.play.whole_episodes import (
     step_chance,
     under_way,
     walk,
+    with_steps,
 )
 from jaxrl.rollout.env_step import follow
 from jaxrl.rollout.feature import Played
@@ -117,9 +118,11 @@ class EpisodeRange:
     number: int = 10
     explore: bool = False
     limit: PlayLimit = DEFAULT_LIMIT
+    steps: int | None = None  # after which no further episode is counted
 
     def __post_init__(self):
         count()("episodes", self.number)
+        count(optional=True)("steps", self.steps)
         count(0)("first", self.first)
         flag("explore", self.explore)
         count(0, UINT32)("seed", self.seed)
@@ -147,10 +150,12 @@ def play_episodes(
     play = PlaySpec(players.algorithm.rollout_spec, episode_range.explore, keeps_steps, to_look_at)
     which = episode_range.first, episode_range.number, episode_range.limit
     if not is_outside(play.rollout.env):
-        yield from walk(CompiledEpisodes(play, game, episode_range.number), *which)
+        source = CompiledEpisodes(play, game, episode_range.number)
+        yield from with_steps(walk(source, *which), episode_range.steps)
         return
     with _lent(play, episode_range.number, players.copies) as vector:
-        yield from walk(OutsideEpisodes(play, game, vector), *which)
+        source = OutsideEpisodes(play, game, vector)
+        yield from with_steps(walk(source, *which), episode_range.steps)
 
 
 @contextlib.contextmanager

@@ -51,6 +51,7 @@ from jaxrl.run.storage import runs
 from jaxrl.run.storage.checkpoint import Checkpoint, filled, open_found, saved_weights
 from jaxrl.run.storage.config_file import read_config
 
+DEFAULT_EPISODES = 100  # of `evaluate`
 SHOWING = ("path", "out", "fps")  # the arguments of `render` that are of any episode
 CONFIG = instance_of(AlgorithmConfig, "a configuration such as PPOConfig", optional=True)
 
@@ -247,7 +248,7 @@ def policy_of(
 def evaluate(
     path: str | Path,
     *,
-    episodes: int = 100,
+    episodes: int | None = None,
     explore: bool = False,
     seed: int | None = None,
     checkpoint: str | int = "last",
@@ -258,11 +259,13 @@ def evaluate(
     max_steps: int | None = None,
     return_episodes: bool = False,
     output: str | Path | None = None,
+    steps: int | None = None,
 ) -> Result:
     """Plays whole episodes with a run's policies; returns {"env_runners": ...} as RLlib does.
 
     Args:
         path: a run's folder, or a checkpoint's.
+        episodes: how many; None: 100, or with `steps` as many as it takes.
         explore: whether actions are sampled; else each is its distribution's mode.
         seed: of the episodes; None: the run's `evaluation_seed`. With the `explore` and the
             `env_args` of the run's own evaluations as well, these are played again.
@@ -279,13 +282,18 @@ def evaluate(
             "episodes".
         output: a folder that the episodes are written to, as Parquet files; see
             `jaxrl.episodes.EpisodeWriter`.
+        steps: the number of steps with which no further episode begins; the last one is whole.
 
     Raises:
         UsageError: no such checkpoint, a damaged one, arguments that are out of range, or an
             opponent that the run's pool does not have.
     """
     limit = DEFAULT_LIMIT if max_steps is None else PlayLimit(max_steps)
-    episode_range = EpisodeRange(0 if seed is None else seed, 0, episodes, explore, limit)
+    if steps is not None:
+        count()("steps", steps)
+    if episodes is None:
+        episodes = DEFAULT_EPISODES if steps is None else steps  # each has a step at least
+    episode_range = EpisodeRange(0 if seed is None else seed, 0, episodes, explore, limit, steps)
     game = OtherGame(env_args, opponent)
     opened = open_run(path, checkpoint, config=config, game=game, trust=trust)
     run_settings = opened.saved.facts["run_settings"]

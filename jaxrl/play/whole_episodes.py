@@ -98,6 +98,12 @@ class PlayedBatch(NamedTuple):
     # {step: u8[H, W, 3]} of the first one, outside JAX
     pictures: Mapping[int, np.ndarray] = MappingProxyType({})
 
+    def begin(self, count: int) -> "PlayedBatch":
+        """The first episodes alone, `count` of them."""
+        of_each = self.done, self.steps, self.finished
+        done, steps, finished = jax.tree.map(lambda leaf: leaf[:count], of_each)
+        return self._replace(done=done, steps=steps, finished=finished)
+
 
 class Source(Protocol):
     """A place that episodes are played in, so many side by side, and that gives their steps."""
@@ -158,9 +164,19 @@ def walk(source: Source, first: int, episodes: int, limit: PlayLimit) -> Iterato
         count = min(together, episodes - begin)  # of the last batch what is beyond is dropped
         index = np.int32(first + begin + np.arange(together))
         batch = _play_batch(source, index, limit)
-        of_each = batch.done, batch.steps, batch.finished
-        done, steps, finished = jax.tree.map(lambda leaf, count=count: leaf[:count], of_each)
-        yield batch._replace(done=done, steps=steps, finished=finished)
+        yield batch.begin(count)
+
+
+def with_steps(batches: Iterator[PlayedBatch], steps: int | None) -> Iterator[PlayedBatch]:
+    """The batches up to the episode with which there are so many steps in all; None: all."""
+    left = math.inf if steps is None else steps
+    for batch in batches:
+        lengths = np.where(batch.done, batch.finished.length, batch.num_steps)
+        before = np.cumsum(lengths) - lengths
+        yield batch.begin(int(np.sum(before < left)))
+        left -= int(lengths.sum())
+        if left <= 0:
+            return
 
 
 def _play_batch(source: Source, index: np.ndarray, limit: PlayLimit) -> PlayedBatch:

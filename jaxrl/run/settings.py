@@ -48,6 +48,7 @@ def _runs(name: str, value: Any) -> None:
             raise UsageError(f"{name}: policy {policy!r} must name a run's path, not {brief(path)}")
 
 
+@words.written(words.one_value, None, False, "N")
 def _devices(name: str, value: Any) -> None:
     if value != "auto":
         count()(name, value)
@@ -61,6 +62,7 @@ def _hooks(name: str, entries: Any) -> None:
         check_entries(entries)
 
 
+@words.written(words.one_value, None, False, "N|ray:N")
 def _workers(name: str, value: Any) -> None:
     if isinstance(value, str) and value.startswith(RAY):
         number = value.removeprefix(RAY)

@@ -18,7 +18,7 @@ HOST, PORT = "127.0.0.1", 9944
 GODOT_PORT = 11008  # where Godot RL Agents' plugin connects to
 MIN_TOKEN_CHARACTERS = 16
 FILE = file_path("a file's path", optional=True)
-ADDRESS = words.written(words.as_text)(text("an address"))
+ADDRESS = words.written(words.as_text, None, False, "ADDRESS")(text("an address"))
 
 
 @words.written(words.several, "URL")

@@ -76,6 +76,22 @@ def test_help_fits_a_screen_and_help_all_explains_every_flag(command, capsys):
         assert f"{title}:" in lines
 
 
+def test_help_names_the_run_in_the_usage_line_and_what_each_flag_takes(capsys):
+    shown = page(capsys, "evaluate", "--help")
+    assert shown.splitlines()[0] == "usage: jaxrl evaluate RUN [flags]"
+    for part in ("--episodes N ", "--explore [True|False]", "--checkpoint best|last|N"):
+        assert part in shown
+    assert page(capsys, "plot", "--help").startswith("usage: jaxrl plot RUN [RUN ...] [flags]\n")
+    assert "--algorithm NAME, --run NAME" in page(capsys, "train", "--help")
+    assert "--rllib-config FILE, -f FILE, --config FILE" in page(capsys, "train", "--help-all")
+    forms = {flag.value for flags in FLAGS.values() for flag in flags.values()}
+    assert "VALUE" not in forms
+
+
+def test_rollout_is_evaluate(capsys):
+    assert page(capsys, "rollout", "--help") == page(capsys, "evaluate", "--help")
+
+
 def test_short_commands_show_all_their_flags_at_once(capsys):
     shown = page(capsys, "evaluate", "--help")
     assert all(flag_name(name) in shown for name in FLAGS["evaluate"])

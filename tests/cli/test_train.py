@@ -3,11 +3,13 @@
 import json
 
 import pytest
+from rich.console import Console
 
 from jaxrl import PPOConfig, Trainer, UsageError
 from jaxrl.cli.evaluate import RenderOptions
 from jaxrl.cli.flags import flags_of, read_flags
 from jaxrl.cli.train import begin, parse, train_flags, train_ppo
+from jaxrl.run.logging.console import Progress
 from tests.messages import refused_by
 from tests.probes import SMALL_ARENA
 
@@ -138,8 +140,84 @@ test_a_mistake_is_refused_in_one_line = refused_by(
             "--profile measures one process",
         ),
         ("--trust", "--trust goes with --resume RUN"),
+        ("--run DQN --env cartpole", "unknown algorithm 'DQN'; known: bc, marwil, ppo"),
+        ("-x", "unexpected argument '-x'"),
+        ("-v --quiet", "--quiet prints less and --verbose more: give one of the two"),
+        ("--torch", "'--torch': RLlib's name; nothing to set: networks are JAX's"),
+        ("--steps 100", "'--steps': RLlib's name for --total-env-steps"),
+        ("--monitor", "'--monitor': RLlib's name; .* jaxrl render RUN any episode"),
+        ("--render-env", "'--render-env': RLlib's name; .* jaxrl render RUN any episode"),
+        ("--local-dir x", "for --run-dir; the folder of this run alone, which must not exist yet"),
+        ("--json", "unknown flag '--json'"),
     ],
 )
+
+
+def test_rllibs_words_are_other_spellings_of_the_flags():
+    rllib = parse(["--run", "PPO", "--env", "arena", "-v"])
+    jaxrl_words = parse(["--algorithm", "ppo", "--env", "arena", "--verbose", "True"])
+    assert rllib.config == jaxrl_words.config and rllib.source == jaxrl_words.source
+    assert rllib.verbose and jaxrl_words.verbose and not rllib.quiet
+    assert parse(["--run=PPO", "--env=arena", "--quiet"]).quiet
+
+
+def test_rllibs_settings_may_be_given_as_json_and_its_environments_by_their_names():
+    text = '{"num_workers": 2, "train_batch_size": 400, "lr": 0.001}'
+    order = parse(["--run", "PPO", "--env", "CartPole-v1", "--config", text, "--gamma", "0.9"])
+    expected = {"env": "cartpole", "num_envs": 2, "rollout_length": 200, "lr": 0.001, "gamma": 0.9}
+    assert order.config == PPOConfig(**expected)
+    with pytest.raises(UsageError, match=r"--config '\{' is not JSON such as"):
+        parse(["--env", "cartpole", "--config", "{"])
+    with pytest.raises(UsageError, match=r"nlr=1 .* did you mean 'lr'"):
+        parse(["--env", "cartpole", "--config", '{"nlr": 1}'])
+
+
+def test_a_tuned_file_of_rllib_is_read_by_its_short_flag(tmp_path):
+    pytest.importorskip("yaml")
+    path = tmp_path / "tuned.yaml"
+    path.write_text(
+        "cartpole-ppo:\n  env: CartPole-v1\n  run: PPO\n"
+        "  stop:\n    episode_reward_mean: 150\n    timesteps_total: 100000\n"
+        "  config:\n    framework: torch\n    lr: 0.0003\n    num_sgd_iter: 6\n"
+    )
+    order = parse(["-f", str(path)])
+    assert (order.config.env, order.config.lr, order.config.num_epochs) == ("cartpole", 0.0003, 6)
+    assert order.settings["stop"] == {"env_runners/episode_return_mean": 150}
+    assert order.config.total_env_steps == 100000
+
+
+def test_a_runs_own_configuration_is_given_back_to_a_new_run(tmp_path):
+    config = PPOConfig(env="arena", lr=0.5, num_envs=4, rollout_length=8, minibatch_size=32)
+    folder = tmp_path / "run"
+    with Trainer(config, run_dir=folder, quiet=True, keep=1):
+        pass
+    line = ["--config", str(folder / "config.json")]
+    order = parse([*line, "--gamma", "0.9"])
+    assert order.config == config.replace(gamma=0.9)
+    assert (order.resume, order.run_dir, order.settings) == (None, "auto", {})
+    assert order.source == f"those of {folder}, but gamma=0.9"
+    for flag in ("--tuned", "--algorithm=ppo", "--ignore=lr", f"--resume={folder}"):
+        name = flag.partition("=")[0]
+        with pytest.raises(UsageError, match=f"begins a new run .*: leave out {name}"):
+            parse([*line, flag])
+
+
+def test_a_quiet_run_prints_nothing_and_a_verbose_one_a_line_for_each_chunk(tmp_path, capsys):
+    progress = Progress(console=Console(force_terminal=False))
+    progress.is_verbose = True
+    with progress:
+        for line in ("one", "two", "three"):
+            progress.show_line(line)
+    assert capsys.readouterr().out == "one\ntwo\nthree\n"
+    progress.is_verbose = False
+    with progress:
+        for line in ("one", "two", "three"):
+            progress.show_line(line)
+    assert capsys.readouterr().out == "one\nthree\n"
+    order = parse(["--env", "arena", "--quiet", "--run-dir", str(tmp_path / "run")])
+    with begin(order) as trainer:
+        trainer.progress.say("something")
+    assert capsys.readouterr().out == ""
 
 
 def test_settings_of_the_run_are_flags_too_and_a_switch_may_stand_alone():

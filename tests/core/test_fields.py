@@ -296,7 +296,7 @@ def test_the_trainers_keywords_can_be_found_from_python():
 def test_a_flag_of_another_command_says_so():
     flags = dict.fromkeys(["seed"])
     assert str(unknown_setting("--evaluation-interval", flags, kind="flag")).endswith(
-        "is a flag of train_ppo.py"
+        "is a flag of jaxrl train"
     )
 
 

@@ -88,6 +88,7 @@ class Progress:
         self.latest: Text | None = None  # the newest line, while it is not yet printed to stay
         self.lost: str | None = None  # why nothing can be printed any more
         self.started = self.printed = 0.0
+        self.is_verbose = False  # whether every line stays on the screen
 
     @property
     def width(self) -> int:
@@ -139,7 +140,7 @@ class Progress:
             self.latest = None  # it stays where it is
             return
         now = time.perf_counter()
-        if now - self.printed >= max(1.0, 0.05 * (now - self.started)):
+        if self.is_verbose or now - self.printed >= max(1.0, 0.05 * (now - self.started)):
             self._keep(now)
 
     def __exit__(self, *_: object) -> None:
