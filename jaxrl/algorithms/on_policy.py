@@ -220,9 +220,8 @@ class Loop:
                 metrics[g][name] = reduced_over_axis(number, reduce, axis_name)
             if not (spec.always_active or spec.waits):
                 metrics[g] |= undeclared_waits(spec, rollout, g, axis_name)
-        window, episodes = report(
-            runner.window, rollout.reached, rollout.episode_done, rollout.hist_data, axis_name
-        )
+        ended = rollout.reached, rollout.episode_done, rollout.hist_data
+        window, episodes = report(runner.window, *ended, axis_name, spec.grouping.places)
         learners, num_updates = tuple(learners), runner.num_updates + 1
         opponents = report_of_pool = None
         if self.pool is not None:

@@ -80,7 +80,7 @@ class Learner(TrainingNumbers, PolicyAccess):
         check_sizes(config, self.algorithm)
         self._hypers = config.hypers()
         self._env_params = self.algorithm.env_params
-        self.lifetime = Lifetime(num_agent_steps={})
+        self.lifetime = Lifetime(num_agent_steps={}, num_module_steps_trained={})
         self.processes = processes()
         self.last_result: Result | None = None
         self._runner: RunnerState | None = None

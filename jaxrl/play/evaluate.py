@@ -26,7 +26,7 @@ SETTINGS = {  # of a run, by the argument of a call that may differ
     "max_steps": "evaluation_max_steps",
     "env_args": "evaluation_env_args",
 }
-_summarise = jax.jit(summarise)  # one program, not one for each operation
+_summarise = jax.jit(summarise, static_argnums=2)  # one program, not one for each operation
 
 
 def summary_of_episodes(algorithm: Algorithm, batches: Iterable[PlayedBatch]) -> Result:
@@ -40,7 +40,7 @@ def summary_of_episodes(algorithm: Algorithm, batches: Iterable[PlayedBatch]) ->
     done = np.concatenate([batch.done for batch in batches])
     num_cut_steps = sum(int((~batch.done).sum()) * batch.num_steps for batch in batches)
     returns, lengths = episode_returns(played)[done], played.length[done].astype(np.int64)
-    summary = jax.tree.map(np.asarray, _summarise(played, done))
+    summary = jax.tree.map(np.asarray, _summarise(played, done, algorithm.grouping.places))
     result = {**episode_results(algorithm, summary)}
     if done.any():
         result["episode_return_std"] = float(returns.std())

@@ -6,6 +6,7 @@ from types import MappingProxyType
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import struct
 
 from jaxrl.core import exact_sums
@@ -13,6 +14,7 @@ from jaxrl.core.env import restart
 from jaxrl.ops.packing import pack
 
 HISTOGRAM_BINS = 30
+Places = tuple[tuple[tuple[int, ...], ...], ...]  # by group N x M
 
 
 class LowerParts(struct.PyTreeNode):
@@ -50,6 +52,13 @@ class Spread(struct.PyTreeNode):
     lower: jax.Array  # f32[]  what rounding has left out of the sum
 
 
+class Bounds(struct.PyTreeNode):
+    """The least and the greatest of a number per episode, of each policy of a group."""
+
+    min: jax.Array  # f32[N]
+    max: jax.Array  # f32[N]
+
+
 class Summary(struct.PyTreeNode):
     """The summary of `count` finished episodes."""
 
@@ -61,6 +70,8 @@ class Summary(struct.PyTreeNode):
     # i32[M]  sums over the episodes; None where all agents always act
     agent_steps: jax.Array | None = None
     agent_returns_lower: jax.Array | float = 0.0  # f32[M]
+    # by group, summed over a policy's agents; empty where one policy plays them all
+    policy_returns: tuple[Bounds, ...] = ()
 
 
 class Window(struct.PyTreeNode):
@@ -137,8 +148,12 @@ def advance(
     return restart(episode_done, jax.tree.map(jnp.zeros_like, reached), reached), reached
 
 
-def summarise(episodes: EpisodeStats, mask: jax.Array) -> Summary:
-    """The summary of the episodes where `mask`, bool[...], is set."""
+def summarise(episodes: EpisodeStats, mask: jax.Array, places: Places = ()) -> Summary:
+    """The summary of the episodes where `mask`, bool[...], is set.
+
+    Args:
+        places: the agents of each policy, as of `Grouping.places`.
+    """
     episodes = episodes.in_two_parts
     numbers = (
         exact_sums.two_sum(
@@ -161,6 +176,18 @@ def summarise(episodes: EpisodeStats, mask: jax.Array) -> Summary:
             lambda steps: jnp.sum(rows(steps), axis=0, dtype=jnp.int32), episodes.agent_steps
         ),
         agent_returns_lower=agent_returns[1],
+        policy_returns=tuple(_bounds(episodes, mask, np.array(table)) for table in places),
+    )
+
+
+def _bounds(episodes: EpisodeStats, mask: jax.Array, table: np.ndarray) -> Bounds:
+    """The bounds of the returns of policies that play the agents at `table`, i32[N, M]."""
+    parts = (episodes.returns, episodes.lower.returns)
+    returns, _ = exact_sums.two_sum(*(jnp.sum(part[..., table], -1) for part in parts))
+    returns, mask = returns.reshape(-1, len(table)), mask.reshape(-1, 1)
+    return Bounds(
+        min=jnp.min(jnp.where(mask, returns, jnp.inf), axis=0),
+        max=jnp.max(jnp.where(mask, returns, -jnp.inf), axis=0),
     )
 
 
@@ -176,6 +203,7 @@ def report(
     episode_done: jax.Array,
     hist_data: Mapping[str, jax.Array] = MappingProxyType({}),
     axis_name: str | None = None,
+    places: Places = (),
 ) -> tuple[Window, EpisodeMetrics]:
     """Adds an iteration's finished episodes to the window and sums both up.
 
@@ -185,19 +213,20 @@ def report(
         hist_data: {name: f32[T, E]}, values of each step.
         axis_name: a mapped axis over which the environments are split, in their order; all its
             members report alike.
+        places: as of `summarise`.
     """
     reached = reached.in_two_parts
     if axis_name is not None:
         gather = functools.partial(jax.lax.all_gather, axis_name=axis_name, axis=1, tiled=True)
         reached, episode_done = jax.tree.map(gather, (reached, episode_done))
-    iteration = summarise(reached, episode_done)
+    iteration = summarise(reached, episode_done, places)
     window = _push(
         window,
         jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), reached),
         episode_done.reshape(-1),
     )
     size = window.episodes.length.shape[0]
-    recent = summarise(window.episodes, jnp.arange(size) >= size - window.count)
+    recent = summarise(window.episodes, jnp.arange(size) >= size - window.count, places)
     more = iteration.count > size
     now, last = (pack(summary, num_axes=0) for summary in (iteration, recent))
     recent = jax.tree.map(lambda now, last: jnp.where(more, now, last), now, last).unpack()

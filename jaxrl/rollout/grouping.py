@@ -64,6 +64,16 @@ class Grouping:
             *values,
         )
 
+    @property
+    def places(self) -> tuple[tuple[tuple[int, ...], ...], ...]:
+        """The places of each policy's agents in `agents`, by group N x M; () of one policy."""
+        if len(self.policies) == 1:
+            return ()
+        return tuple(
+            tuple(tuple(map(self.agents.index, agents)) for agents in group.agents)
+            for group in self.groups
+        )
+
     def locate(self, policy: PolicyId) -> tuple[int, int]:
         """(index of its group, index within the group)."""
         for g, group in enumerate(self.groups):

@@ -16,6 +16,7 @@ from jaxrl.algorithms.config import AlgorithmConfig
 from jaxrl.algorithms.task_settings import COPY
 from jaxrl.core.errors import UsageError, brief, unknown_result
 from jaxrl.core.exact_sums import on_host
+from jaxrl.core.fields import without
 from jaxrl.core.json_text import why_unreadable
 from jaxrl.core.number_types import flag_in
 from jaxrl.core.tasks import TASK
@@ -32,6 +33,9 @@ Result = dict[str, Any]
 ITERATIONS = "training_iteration"
 ENV_STEPS = "num_env_steps_sampled_lifetime"
 RETURN = "env_runners/episode_return_mean"
+ALL_MODULES = "__all_modules__"  # beside the policies that learn
+TRAINED = "num_module_steps_trained"
+TRAINED_LIFETIME = f"{TRAINED}_lifetime"
 COUNTS = {ENV_STEPS, ITERATIONS}  # which are numbers where a result has them
 SAME = 1e-5  # the share of returns that differ by rounding alone
 
@@ -87,9 +91,9 @@ class Lifetime:
     num_env_steps: int = 0
     num_episodes: int = 0
     time_total_s: float = 0.0  # of training, compilation apart
-    num_agent_steps: dict[AgentId, int] | None = (
-        None  # that each agent acted in; None where nobody counted
-    )
+    # None where nobody counted
+    num_agent_steps: dict[AgentId, int] | None = None  # that each agent acted in
+    num_module_steps_trained: dict[PolicyId, int] | None = None  # rows, each visit counted
 
     @classmethod
     def after(cls, result: Result) -> "Lifetime":
@@ -100,6 +104,7 @@ class Lifetime:
             num_episodes=result["num_episodes_lifetime"],
             time_total_s=result["time_total_s"],
             num_agent_steps=result.get("env_runners", {}).get("num_agent_steps_sampled_lifetime"),
+            num_module_steps_trained=_trained_so_far(result["learners"]),
         )
 
 
@@ -165,7 +170,7 @@ def _result(algorithm: Algorithm, metrics: Metrics, seconds: float, lifetime: Li
     lifetime.num_env_steps += steps
     lifetime.num_episodes += finished
     lifetime.time_total_s += seconds
-    learners = ResultTree(_learners(algorithm, metrics.learners))
+    learners = ResultTree(_learners(algorithm, metrics.learners, lifetime))
     played = ResultTree(_played(algorithm, metrics, lifetime)) if algorithm.plays else None
     result = {
         "training_iteration": lifetime.training_iteration,
@@ -215,6 +220,7 @@ def episode_results(algorithm: Algorithm, summary: Summary) -> Result:
         **_spread("episode_return", summary.episode_return, count),
         **_spread("episode_len", summary.episode_len, count),
         **_agent_returns(grouping, agents),
+        **_module_bounds(grouping, summary),
         "agent_steps": _mean_agent_steps(grouping, summary),
         "custom_metrics": {
             key: value
@@ -285,6 +291,22 @@ def _agent_returns(grouping: Grouping, agents: dict[AgentId, float]) -> Result:
             "module_episode_return_mean": dict(policies),
         }
     return means
+
+
+def _module_bounds(grouping: Grouping, summary: Summary) -> Result:
+    """The least and the greatest return of an episode by policy."""
+    if not summary.policy_returns:  # one policy plays all agents
+        (policy,), of_all = grouping.policies, summary.episode_return
+        bounds = {policy: (float(of_all.min), float(of_all.max))}
+    else:
+        bounds = {}
+        for group, found in zip(grouping.groups, summary.policy_returns, strict=True):
+            pairs = zip(found.min.tolist(), found.max.tolist(), strict=True)
+            bounds |= zip(group.policies, pairs, strict=True)
+    return {
+        f"module_episode_returns_{side}": {policy: pair[i] for policy, pair in bounds.items()}
+        for i, side in enumerate(("min", "max"))
+    }
 
 
 def recent_episodes(window: Window) -> Result:
@@ -362,7 +384,20 @@ def _mean(values: Spread | Histogram, count: int) -> float:
     return float(on_host(values.sum, values.lower)) / count
 
 
-def _learners(algorithm: Algorithm, metrics: tuple[dict[str, np.ndarray], ...]) -> Result:
+def _trained_so_far(learners: Result) -> dict[PolicyId, int] | None:
+    """The lifetime counts of trained rows in a result; None where nobody counted."""
+    policies = without(learners, {ALL_MODULES})
+    counts = {
+        policy: learner[TRAINED_LIFETIME]
+        for policy, learner in policies.items()
+        if TRAINED_LIFETIME in learner
+    }
+    return counts if counts or not policies else None
+
+
+def _learners(
+    algorithm: Algorithm, metrics: tuple[dict[str, np.ndarray], ...], lifetime: Lifetime
+) -> Result:
     """The policies that learned, by name, and their sums under "__all_modules__"."""
     learners: Result = {}
     for group, policy_spec, values in zip(
@@ -373,16 +408,22 @@ def _learners(algorithm: Algorithm, metrics: tuple[dict[str, np.ndarray], ...]) 
             for i, policy in enumerate(group.policies):
                 learners[policy] = {name: float(value[i]) for name, value in values.items()}
                 learners[policy]["num_trainable_parameters"] = size
-    totals = ("total_loss", "num_module_steps_trained", "num_trainable_parameters")
+    if lifetime.num_module_steps_trained is not None:
+        for policy, learner in learners.items():
+            before = lifetime.num_module_steps_trained.get(policy, 0)
+            if TRAINED in learner:
+                learner[TRAINED_LIFETIME] = before + int(learner[TRAINED])
+        lifetime.num_module_steps_trained = _trained_so_far(learners)
+    totals = ("total_loss", TRAINED, TRAINED_LIFETIME, "num_trainable_parameters")
     together = {}
     for name in totals:
         summands = [learner[name] for learner in learners.values() if name in learner]
-        if summands or not learners:
+        if summands or (not learners and name != TRAINED_LIFETIME):
             together[name] = sum(summands)
     steps = algorithm.num_env_steps
     return {
         **learners,
-        "__all_modules__": {**together, "num_env_steps_trained": steps if learners else 0},
+        ALL_MODULES: {**together, "num_env_steps_trained": steps if learners else 0},
     }
 
 

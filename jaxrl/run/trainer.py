@@ -139,7 +139,7 @@ class Trainer(TrainingNumbers, PolicyAccess, EpisodeAccess, TrainerResults, Answ
         if env_params is not None:
             self.env_params = env_params
         self.executable: StartAndChunk | None = None
-        self.lifetime = Lifetime(num_agent_steps={})
+        self.lifetime = Lifetime(num_agent_steps={}, num_module_steps_trained={})
         self.processes = processes()
         self.progress = Progress(quiet=quiet or not self.processes.is_leader)
         self.output = _output_of(self.settings, config, self.algorithm, self.progress.say)
@@ -150,7 +150,7 @@ class Trainer(TrainingNumbers, PolicyAccess, EpisodeAccess, TrainerResults, Answ
         self.best = BestState(self.settings.score_attribute)
         if self.settings.evaluation_interval is not None or self.settings.evaluation_env_args:
             self.evaluation.check()
-        self.compile_seconds = 0.0
+        self.compile_seconds = self.traced_seconds = 0.0
         self.last_result: Result | None = None
         self._runner: RunnerState | None = None
         self._initial_weights, self._fixed_opponents = {}, {}
@@ -166,7 +166,18 @@ class Trainer(TrainingNumbers, PolicyAccess, EpisodeAccess, TrainerResults, Answ
         else:
             self._initial_weights = initial_weights(self.algorithm, self.settings.init_from)
             self._fixed_opponents = weights_of_runs(self.algorithm)
+        self.session = Session(self.lifetime.training_iteration, self.lifetime.time_total_s)
+        self._check_before_it_begins(dict(self.settings.stop))
         self._begin(run_dir, _saved)
+
+    def _check_before_it_begins(self, stop: Mapping[str, float]) -> None:
+        """Refuses the settings' unknown results before there is a folder."""
+        if set(stop) - LIMITS or self.settings.checkpoint_score_attribute is not None:
+            try:
+                self._check_results(stop)
+            except BaseException:
+                self.program.close()
+                raise
 
     def _begin(self, run_dir: str | Path | None, saved: "Saved | None") -> None:
         """Opens the run's folder; then hooks take back their saved states."""
@@ -175,7 +186,6 @@ class Trainer(TrainingNumbers, PolicyAccess, EpisodeAccess, TrainerResults, Answ
             from jaxrl.run.recorder import open_recorder
 
             self.run_dir, recorder = open_recorder(self, run_dir, saved)
-        self.session = Session(self.lifetime.training_iteration, self.lifetime.time_total_s)
         self.keeping = CheckpointManager(self, recorder, writes=run_dir is not None)
         self.hooks.append(self.keeping)
         if saved is not None and saved.checkpoint is not None:
@@ -422,14 +432,12 @@ class Trainer(TrainingNumbers, PolicyAccess, EpisodeAccess, TrainerResults, Answ
         added = [] if self.tasks is None else self.tasks.result_names()
         return list(dict.fromkeys((*names, *added)))
 
-    def _prepare(self, stop: Mapping[str, float]) -> None:
-        """Traces, checks the stop criteria, and compiles, each only if that was not done before."""
+    def _check_results(self, stop: Mapping[str, float]) -> list[str]:
+        """The names of results; refuses criteria that are not among them. Traces the program."""
         begin = time.perf_counter()
         names = self.result_names()
-        traced = time.perf_counter() - begin
+        self.traced_seconds += time.perf_counter() - begin
         evaluated = self.settings.evaluation_interval is not None
-        if self.keeping.recorder is not None:
-            self.keeping.recorder.result_names = names
         # Callbacks may add what they like.
         extended = self.callbacks.add_to_results
         check_stop(stop, None if extended else names)
@@ -437,12 +445,20 @@ class Trainer(TrainingNumbers, PolicyAccess, EpisodeAccess, TrainerResults, Answ
         scored = self.settings.checkpoint_score_attribute or self.algorithm.plays or evaluated
         if scored and not extended and self.settings.score_attribute not in names:
             raise unknown_result("checkpoint_score_attribute", self.settings.score_attribute, names)
+        return names
+
+    def _prepare(self, stop: Mapping[str, float]) -> None:
+        """Traces, checks the stop criteria, and compiles, each only if that was not done before."""
+        names = self._check_results(stop)
+        if self.keeping.recorder is not None:
+            self.keeping.recorder.result_names = names
         if not (
             self.executable.compiled and (self._runner is not None or self.executable.can_start)
         ):
             self.progress.say(compiling_line(self.settings.devices, plays=self.algorithm.plays))
             compiled = self.executable.compile(start=self._runner is None)
             self.processes.wait()  # a collective does not wait as long as a slow machine compiles
+            traced, self.traced_seconds = self.traced_seconds, 0.0
             self.compile_seconds += traced + compiled
             self.progress.say(compiled_line(traced, compiled, loaded=self.executable.loaded))
             peak = peak_of(self.executable.chunk_program)

@@ -211,7 +211,22 @@ def _episode_readers(algorithm: Algorithm, shapes: Summary) -> dict[str, Episode
         for policy, index in _agents_of(grouping).items():
             read = _mean_of(lambda summary, index=index: jnp.sum(_agent_returns(summary)[index]))
             readers[f"module_episode_{number}_mean/{policy}"] = read
+    for policy in grouping.policies:
+        for side in ("min", "max"):
+            bound = lambda summary, policy=policy, side=side: _module_bound(
+                grouping, summary, policy, side
+            )
+            readers[f"module_episode_returns_{side}/{policy}"] = bound
     return readers
+
+
+def _module_bound(grouping: Grouping, summary: Summary, policy: str, side: str) -> jax.Array:
+    """The "min" or "max" of a policy's return; NaN without episodes."""
+    if not summary.policy_returns:
+        return _bound_of(lambda summary: summary.episode_return, side)(summary)
+    group, place = grouping.locate(policy)
+    bounds = getattr(summary.policy_returns[group], side)
+    return jnp.where(summary.count > 0, bounds[place], jnp.nan)
 
 
 def _spread_readers(shapes: Summary) -> dict[str, EpisodeReader]:

@@ -2,9 +2,10 @@
 
 runs/<env>/<time>-sweep/sweep.json      the configuration, the settings and seeds of every trial
                         results.jsonl   a line for each trial that is finished
-                        trials/0003/    a run's folder, for `load_policy`, `evaluate`, `--resume`;
+                        trials/0003_lr=0.001/
+                                        a run's folder, for `load_policy`, `evaluate`, `--resume`;
                                         its logs grow while it trains, its checkpoint comes at
-                                        the end
+                                        the end; of a population it is called by its number alone
                         curves.png      scores over environment steps, a band for each setting
                         lineage.jsonl   of a population: a line for each copy
                         lineage.png     its members over iterations, with their numbers as colours
@@ -62,9 +63,13 @@ def keep_trial(
         raise OSError(why) from error
 
 
-def _make(path: Path, plan: dict[str, Any]) -> FileLock:
-    """Makes the sweep's folder with its plan in it; of several processes exactly one succeeds."""
-    run_folder.check_length(path / TRIALS / "0000")
+def _make(path: Path, plan: dict[str, Any], longest: str) -> FileLock:
+    """Makes the sweep's folder with its plan in it; of several processes exactly one succeeds.
+
+    Args:
+        longest: the longest name of a trial's folder.
+    """
+    run_folder.check_length(path / TRIALS / longest)
     try:
         path.mkdir(parents=True)
         own_files.write_text(path / PLAN, json.dumps(plan, indent=1, default=str) + "\n")
@@ -100,6 +105,7 @@ class SweepFolder:
     lock: FileLock | None = None
     # lines of trials finished before, by number
     over: dict[int, dict[str, Any]] = field(default_factory=dict)
+    named_by_settings: bool = False  # whether these are in the names of the trials' folders
 
     @classmethod
     def begin(
@@ -112,17 +118,21 @@ class SweepFolder:
         """
         if run_dir is None:
             return cls(None)
+        named_by_settings = order.get("scheduler") is None  # those of a population change
         facts = config_facts(config, config.setup().policies)
         plan = {
             **order,
             **facts,
+            "named_by_settings": named_by_settings,
             "trials": [{"settings": trial.settings, "seed": trial.config.seed} for trial in trials],
             "metadata": run_folder.metadata(),
         }
         candidates = [Path(run_dir)]
         if run_dir == "auto":
             candidates = run_folder.run_folders(config.env_name, config.seed, ending="-sweep")
-        return cls(*run_folder.first_free(candidates, lambda path: _make(path, plan)))
+        longest = max((trial.folder_name for trial in trials), key=len)
+        made = run_folder.first_free(candidates, lambda path: _make(path, plan, longest))
+        return cls(*made, named_by_settings=named_by_settings)
 
     @classmethod
     def again(cls, path: str | Path) -> tuple["SweepFolder", dict[str, Any]]:
@@ -136,7 +146,7 @@ class SweepFolder:
         except BaseException:
             lock.release()
             raise
-        return cls(path, lock, over), plan
+        return cls(path, lock, over, plan["named_by_settings"]), plan
 
     def outcomes(self, trials: Sequence[Trial]) -> list[TrialResult]:
         """The outcomes of the trials that were finished before."""
@@ -219,7 +229,8 @@ class SweepFolder:
             lineage_plots.draw(self.path / LINEAGE_PICTURE, sweep.lineage, sweep.outcomes, way)
 
     def folder_of(self, trial: Trial) -> Path:
-        return self.path / TRIALS / trial.name
+        name = trial.folder_name if self.named_by_settings else trial.name
+        return self.path / TRIALS / name
 
     def close(self) -> None:
         if self.lock is not None:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -17,6 +18,8 @@ from jaxrl.core.errors import UsageError, brief
 from jaxrl.core.types import PyTree
 from jaxrl.rollout.rollout import Rollout
 
+UNSAFE = re.compile(r"[^\w.,=+-]+", re.ASCII)  # what not every file system takes in a name
+MOST_CHARACTERS = 60  # of the settings in a folder's name
 NUM_SEEDS = 2**32  # more have no keys of their own: `jax.random.key` takes a seed modulo this
 
 
@@ -32,6 +35,13 @@ class Trial:
     def name(self) -> str:
         return f"{self.number:04d}"
 
+    @property
+    def folder_name(self) -> str:
+        """`0003_lr=0.001`: its number and the settings that it differs by, as a folder's name."""
+        parts = (f"{name}={_short(value)}" for name, value in self.settings.items())
+        named = UNSAFE.sub("-", ",".join(parts))[:MOST_CHARACTERS].rstrip(".-")
+        return f"{self.name}_{named}" if named else self.name
+
     @functools.cached_property
     def numbers(self) -> tuple[PyTree, PyTree]:
         """(hypers, env_params): what it differs from the others of its group by, beside its key."""
@@ -45,6 +55,12 @@ class Trial:
         """
         settings = {**self.settings, **settings}
         return Trial(self.number, settings, applied(self.config, settings))
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, list | tuple):
+        return "-".join(map(_short, value))
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 @dataclass(frozen=True)

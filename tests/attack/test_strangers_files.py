@@ -7,7 +7,7 @@ import pytest
 
 import jaxrl
 from jaxrl.run import advice
-from jaxrl.run.storage import checkpoint
+from jaxrl.run.storage import checkpoint, runs
 from tests.attack.forged import forged
 
 QUIET = {"quiet": True, "pictures": False}
@@ -140,6 +140,7 @@ def test_a_folder_that_is_reached_through_a_link_is_resumed(run, tmp_path):
 def test_a_link_in_a_sweeps_folder_is_refused_and_its_target_stays(name, tmp_path, swept):
     copy, target = tmp_path / "sweep", tmp_path / "theirs"
     shutil.copytree(swept, copy)
+    name = name.replace("0000", runs.resolve(copy / "trials" / "0000").name)
     shutil.move(copy / name, target)
     (copy / name).symlink_to(target)
     held = lambda: {

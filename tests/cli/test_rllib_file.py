@@ -7,6 +7,7 @@ import pytest
 from jaxrl.cli.sweep import run_sweep
 from jaxrl.cli.train import parse
 from jaxrl.core.errors import UsageError
+from jaxrl.run.storage import runs
 
 EXPERIMENT = {
     "cartpole-grid": {
@@ -36,9 +37,11 @@ def test_a_file_that_tries_several_values_is_swept(experiment, tmp_path, capsys)
     assert "the first of several, which jaxrl.sweep" in " ".join(printed.split())
     assert "2 trials" in printed
     for trial, lr in (("0000", 1e-2), ("0001", 1e-3)):
-        rows = (folder / "trials" / trial / "metrics.jsonl").read_text().splitlines()
+        trial_folder = runs.resolve(folder / "trials" / trial)
+        assert trial_folder.name == f"{trial}_lr={lr}"
+        rows = (trial_folder / "metrics.jsonl").read_text().splitlines()
         assert [json.loads(row)["training_iteration"] for row in rows] == [1, 2]
-        config = json.loads((folder / "trials" / trial / "config.json").read_text())
+        config = json.loads((trial_folder / "config.json").read_text())
         assert config["lr"] == lr
 
 

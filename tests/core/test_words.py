@@ -50,6 +50,6 @@ def test_a_value_is_read_as_what_it_was_written_from(value):
 
 
 def test_the_check_of_a_setting_brings_the_form_of_its_flag():
-    assert schedule().form == (words.schedule, "NUMBER|STEP:NUMBER", False)
+    assert schedule().form == words.Form(words.schedule, "NUMBER|STEP:NUMBER")
     assert file_path("a path").form.read is words.as_text
     assert not hasattr(count(), "form")  # one value

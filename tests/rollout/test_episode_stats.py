@@ -151,6 +151,17 @@ def test_a_summary_by_hand():
     assert summary.agent_returns.tolist() == [11.0, -2.0]
 
 
+def test_the_bounds_of_a_policys_returns_by_hand():
+    """Agents 0 and 2 are played by one policy, agent 1 by another; the middle episode goes on."""
+    returns = jnp.array([[1.0, 2.0, 4.0], [9.0, 99.0, -9.0], [-3.0, 7.0, 0.5]])
+    episodes = EpisodeStats(returns=returns, length=jnp.array([7, 99, 3]), metrics={})
+    ended = jnp.array([True, False, True])
+    pair, alone = summarise(episodes, ended, (((0, 2),), ((1,),))).policy_returns
+    assert (pair.min.tolist(), pair.max.tolist()) == ([-2.5], [5.0])
+    assert (alone.min.tolist(), alone.max.tolist()) == ([2.0], [7.0])
+    assert summarise(episodes, ended).policy_returns == ()
+
+
 def test_a_step_adds_up_and_an_end_starts_again_from_zero():
     running = no_episodes(2, ("goals",))
     lengths, returns, goals, carried = [], [], [], []

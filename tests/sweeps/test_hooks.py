@@ -9,6 +9,7 @@ import pytest
 
 from jaxrl import Callbacks, RunSettings, Trainer, UsageError, resume_sweep, sweep
 from jaxrl.run.results import RETURN
+from jaxrl.run.storage import runs
 from jaxrl.sweeps.trial_batch import TrialBatch
 from jaxrl.sweeps.trial_view import READABLE, TrialView, check_callbacks
 from jaxrl.sweeps.trials import trials_of
@@ -256,10 +257,11 @@ def test_a_sweep_that_is_resumed_keeps_what_it_was_asked_for(tmp_path):
     sweep(SMALL_REINFORCE, {"lr": RATES}, **ONCE, **EVALUATED, loggers="csv", run_dir=path)
     lines = (path / "results.jsonl").read_text().splitlines(keepends=True)
     (path / "results.jsonl").write_text(lines[0])
-    (path / "trials" / "0001" / "progress.csv").unlink()
+    table = runs.resolve(path / "trials" / "0001") / "progress.csv"
+    table.unlink()
     done = resume_sweep(path, quiet=True, trust=True)
     assert done.outcomes[1].result["evaluation"]["env_runners"]["num_episodes"] == 2
-    assert len((path / "trials" / "0001" / "progress.csv").read_text().splitlines()) == 1 + 6
+    assert len(table.read_text().splitlines()) == 1 + 6
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,7 @@ def test_a_trial_is_the_run_of_its_settings_and_its_seed(tmp_path, monkeypatch):
     first, second = done.outcomes
     assert [first.status, second.status] == [TERMINATED, TERMINATED]
     assert (first.score, first.curve) == (5.0, ([64, 128, 192], [5.0] * 3))
-    assert second.folder == folder / "trials" / "0001"
+    assert second.folder == folder / "trials" / "0001_lr=0.01"
     assert "0001   0.01" in done.table()
     with jaxrl.Trainer(CONFIG.replace(lr=1e-2), run_dir=None, **QUIET) as trainer:
         trainer.fit()

@@ -6,6 +6,7 @@ import pytest
 from jaxrl import PPOConfig, UsageError
 from jaxrl.core import registry
 from jaxrl.sweeps.trials import (
+    Trial,
     applied,
     groups_of,
     programs_of_equal_environments,
@@ -142,3 +143,18 @@ def test_the_hypers_of_a_trial_are_those_of_its_configuration():
 def test_what_cannot_be_trained_is_refused_by_name(settings, seeds, words):
     with pytest.raises(UsageError, match=words):
         trials_of(ARENA, [settings], seeds)
+
+
+@pytest.mark.parametrize(
+    ("settings", "name"),
+    [
+        ({}, "0003"),
+        ({"lr": 1e-3}, "0003_lr=0.001"),
+        ({"pol1.lr": 0.00123456, "minibatch_size": 64}, "0003_pol1.lr=0.001235,minibatch_size=64"),
+        ({"fcnet_hiddens": (64, 64)}, "0003_fcnet_hiddens=64-64"),
+        ({"model": "../../etc:Net"}, "0003_model=..-..-etc-Net"),
+        ({"model": "x" * 300}, f"0003_{'model=' + 'x' * 54}"),
+    ],
+)
+def test_a_trials_folder_is_named_by_its_number_and_its_settings(settings, name):
+    assert Trial(3, settings, None).folder_name == name

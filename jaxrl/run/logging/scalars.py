@@ -1,6 +1,5 @@
 """Scalars and histograms for dashboards: which results are shown, and under which names."""
 
-import functools
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -40,7 +39,7 @@ class Downsampler:
 
 
 def charts(result: Result) -> tuple[dict[str, float], dict[str, tuple[list[float], list[int]]]]:
-    """({tag: number}, {tag: (edges, counts)}): the curves and the histograms of a result."""
+    """({path: number}, {path: (edges, counts)}): the curves and the histograms of a result."""
     values = leaves(result)
     histograms = {}
     for stem in [
@@ -50,7 +49,7 @@ def charts(result: Result) -> tuple[dict[str, float], dict[str, tuple[list[float
         # Else a list of a hook's own, or no step was counted.
         if counts and _is_finite(low) and _is_finite(high):
             width = (high - low) / len(counts)
-            histograms[tag_of(stem)] = (
+            histograms[stem] = (
                 [*(low + width * i for i in range(len(counts))), high],
                 counts,
             )
@@ -58,38 +57,13 @@ def charts(result: Result) -> tuple[dict[str, float], dict[str, tuple[list[float
     for path in EPISODES_ONE_BY_ONE:
         if numbers := [value for value in values.get(path) or () if _is_finite(value)]:
             counts, edges = np.histogram(numbers, HISTOGRAM_BINS)
-            histograms[tag_of(path)] = (edges.tolist(), counts.tolist())
+            histograms[path] = (edges.tolist(), counts.tolist())
     scalars = {
-        tag_of(path): float(value)
+        path: float(value)
         for path, value in values.items()
         if isinstance(value, int | float) and not isinstance(value, bool) and path not in NO_CURVE
     }
     return scalars, histograms
-
-
-@functools.lru_cache(maxsize=4096)
-def tag_of(path: str) -> str:
-    """The chart's name for a path; up to its first "/" it names a group of charts.
-
-    | path | tag |
-    |---|---|
-    | learners/<policy>/<name> | learners_<policy>/<name> |
-    | env_runners/{custom_metrics, hist_stats, this_iteration}/<name> | without env_runners/ |
-    | evaluation/env_runners/<name> | evaluation/<name> |
-    | <name> | run/<name> |
-
-    and all others as they are.
-    """
-    group, _, rest = path.partition("/")
-    if not rest:
-        return f"run/{path}"
-    if group == "learners":
-        return f"learners_{rest}"
-    if group == "env_runners" and rest.startswith(
-        ("custom_metrics/", "hist_stats/", "this_iteration/")
-    ):
-        return rest
-    return f"evaluation/{rest.removeprefix('env_runners/')}" if group == "evaluation" else path
 
 
 def settings_of(config: Mapping[str, Any]) -> dict[str, Any]:

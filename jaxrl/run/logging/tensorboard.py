@@ -10,7 +10,7 @@ from jaxrl.run.logging.scalars import Downsampler, charts, settings_of
 from jaxrl.run.logging.text_logs import append
 from jaxrl.run.results import ENV_STEPS, RETURN, Result
 
-HYPERPARAMETER_METRICS = (RETURN, "evaluation/episode_return_mean")
+HYPERPARAMETER_METRICS = (RETURN, f"evaluation/{RETURN}")
 
 
 SCHEME = "jaxrl-events"  # how tensorboardX knows that `_EventFile` opens a path
@@ -19,7 +19,7 @@ SCHEME = "jaxrl-events"  # how tensorboardX knows that `_EventFile` opens a path
 class TensorBoard(Logger):
     """Event files in the run's folder: an event for each result, over environment steps.
 
-    Charts are grouped by `tag_of`; histograms are histograms, and the settings are shown under
+    A chart's tag is the result's path; histograms are histograms, and the settings are shown under
     HPARAMS beside the run's latest returns. Of iterations that follow each other faster than ten
     times per second of training some are left out, but not the latest before a `flush`, nor one
     with an evaluation. Records are written by tensorboardX's `RecordWriter`, without the queue and

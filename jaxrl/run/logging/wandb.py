@@ -7,7 +7,7 @@ from pathlib import Path
 
 from jaxrl.core.errors import UsageError
 from jaxrl.run.logging.loggers import Logger, RunStart
-from jaxrl.run.logging.scalars import Downsampler, charts, settings_of, tag_of
+from jaxrl.run.logging.scalars import Downsampler, charts, settings_of
 from jaxrl.run.results import ENV_STEPS, ITERATIONS, Result
 from jaxrl.run.storage import own_files
 
@@ -45,7 +45,7 @@ class Wandb(Logger):
             resume="allow",
             config=settings_of(run.config),
         )
-        self._run.define_metric("*", step_metric=tag_of(ENV_STEPS))
+        self._run.define_metric("*", step_metric=ENV_STEPS)
 
     def write(self, results: list[Result]) -> None:
         for result in self._thin.due(results):

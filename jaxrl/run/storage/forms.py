@@ -61,7 +61,7 @@ def lifetime(value: Any) -> None:
         raise ValueError(problem)
 
 
-def _agent_steps(value: Any) -> None:
+def _counts(value: Any) -> None:
     if value is not None and (problem := problem_of(value, {ANY: int}, "it")):
         raise ValueError(problem)
 
@@ -93,7 +93,8 @@ COUNTS: Form = {
     "num_env_steps": int,
     "num_episodes": int,
     "time_total_s": NUMBER,
-    "num_agent_steps": _agent_steps,
+    "num_agent_steps": _counts,
+    "num_module_steps_trained": _counts,
 }
 CALLBACKS: Form = [{"class": str, "state": object}]
 CHECKPOINT: Form = {  # of a run's

@@ -37,6 +37,8 @@ LATER_FACTS = {  # with what was true of runs whose files do not say
     ],
 }
 LATER_RUN_SETTINGS = {"devices": 1, "evaluation_max_steps": 1_000_000}
+LATER_PLAN = {"scheduler": None, "named_by_settings": False}
+LATER_COUNTS = {"num_agent_steps": None, "num_module_steps_trained": None}
 PARTS = {  # of the state, before format 3
     "runner.worlds.running": "runner.envs.episodes",
     "runner.worlds.data": "runner.envs.callback_data",
@@ -65,13 +67,13 @@ def present_facts(facts: Any) -> Any:
     if "callbacks" in facts:  # the one hook with a state then
         facts["hooks"] = {"callbacks": facts.pop("callbacks")}
     if isinstance(facts.get("lifetime"), dict):
-        facts["lifetime"] = {"num_agent_steps": None, **facts["lifetime"]}
+        facts["lifetime"] = {**LATER_COUNTS, **facts["lifetime"]}
     return facts
 
 
 def present_plan(plan: Any) -> Any:
     """The contents of a sweep's file, in today's form."""
-    return {"scheduler": None, **_with_present_config(plan)} if isinstance(plan, dict) else plan
+    return {**LATER_PLAN, **_with_present_config(plan)} if isinstance(plan, dict) else plan
 
 
 def present_row(row: Any) -> Any:

@@ -24,6 +24,8 @@ TIME, TIME_FORMAT = re.compile(r"[0-9]{8}-[0-9]{6}"), "%Y%m%d-%H%M%S"
 def resolve(path: str | Path, kind: str = CONFIG) -> Path:
     """The newest run beside it for a path that ends in `latest`, any other path as it is.
 
+    A trial of a sweep may be named by its number alone, `trials/0003`.
+
     Args:
         kind: `CONFIG` or `PLAN`.
 
@@ -31,12 +33,20 @@ def resolve(path: str | Path, kind: str = CONFIG) -> Path:
         UsageError: there is none, or the folder cannot be read.
     """
     path = Path(path)
+    if path.parent.name == TRIALS and path.name.isdecimal() and not path.exists():
+        return path.with_name(trial_names(path.parent.parent).get(int(path.name), path.name))
     if path.name != LATEST or path.exists():
         return path
     found = _newest_first(path.parent, kind)
     if not found:
         raise UsageError(f"{path}: {path.parent} holds no {'run' if kind == CONFIG else 'sweep'}")
     return found[0]
+
+
+def trial_names(sweep: Path) -> dict[int, str]:
+    """The names of the folders of a sweep's trials, by number; only the number in older sweeps."""
+    found = (path.name for path in (sweep / TRIALS).glob("[0-9]*"))
+    return {int(number): name for name in found if (number := name.partition("_")[0]).isdecimal()}
 
 
 def contents(path: Path) -> str:
@@ -55,17 +65,18 @@ def contents(path: Path) -> str:
 def _of_sweep(path: Path) -> str:
     trials = sorted(config.parent.name for config in (path / TRIALS).glob(f"*/{CONFIG}"))
     scores = _scores(path)
-    ranked = sorted(trials, key=lambda trial: -scores.get(trial, -float("inf")))
+    number_of = lambda trial: trial.partition("_")[0]
+    ranked = sorted(trials, key=lambda trial: -scores.get(number_of(trial), -float("inf")))
     named = [
-        f"{TRIALS}/{trial}" + (f" ({scores[trial]:.2f})" if trial in scores else "")
-        for trial in ranked
+        f"{TRIALS}/{trial}" + (f" ({scores[number]:.2f})" if number in scores else "")
+        for trial, number in zip(ranked, map(number_of, ranked), strict=True)
     ]
     inside = f": choose one of {_names(named)}" if named else ""
     return f"{path} is a sweep of {_counted(trials, 'trial')}, not a run{inside}"
 
 
 def _scores(path: Path) -> dict[str, float]:
-    """The scores by trial, of those that are finished and have one."""
+    """The scores of finished trials that have one, by the number that begins a folder's name."""
     rows = read_rows(path / RESULTS, lambda row: problem_of(row, SCORED, ""), Damage(path))
     return {f"{row['trial']:04d}": float(row["score"]) for row in rows}
 

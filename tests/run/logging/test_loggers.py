@@ -18,8 +18,9 @@ from jaxrl.cli import plot, render
 from jaxrl.core.errors import UsageError
 from jaxrl.run import advice
 from jaxrl.run.logging.loggers import LOGGERS, Logger, Logs, RunStart
-from jaxrl.run.logging.scalars import MOMENT, Downsampler, charts, tag_of
+from jaxrl.run.logging.scalars import MOMENT, Downsampler, charts
 from jaxrl.run.logging.text_logs import leaves
+from jaxrl.run.results import flatten
 from jaxrl.run.settings import RunSettings
 from jaxrl.run.storage.json_lines import plain
 from tests.messages import refused_by
@@ -213,10 +214,10 @@ def test_a_resumed_run_goes_on_without_a_gap_or_a_double_line(tmp_path, half):
     write(tmp_path, range(4, 8), iteration=3, env_steps=3 * 64)
     assert [line["training_iteration"] for line in strict_lines(tmp_path)] == list(range(1, 8))
     assert [int(row["training_iteration"]) for row in strict_rows(tmp_path)] == list(range(1, 8))
-    assert [step for step, _ in curve(tmp_path, "learners_pol1/total_loss")] == [
+    assert [step for step, _ in curve(tmp_path, "learners/pol1/total_loss")] == [
         64 * i for i in range(1, 8)
     ]
-    assert curve(tmp_path, "learners_pol1/total_loss")[-1] == (7 * 64, 1.75)
+    assert curve(tmp_path, "learners/pol1/total_loss")[-1] == (7 * 64, 1.75)
 
 
 def test_columns_of_before_the_kill_are_kept_when_resumed(tmp_path):
@@ -234,7 +235,7 @@ def test_a_run_that_starts_at_the_beginning_keeps_nothing_of_an_earlier_one(tmp_
     write(tmp_path, range(1, 3))
     assert [line["training_iteration"] for line in strict_lines(tmp_path)] == [1, 2]
     assert [int(row["training_iteration"]) for row in strict_rows(tmp_path)] == [1, 2]
-    assert [step for step, _ in curve(tmp_path, "run/training_iteration")] == [64, 128]
+    assert [step for step, _ in curve(tmp_path, "training_iteration")] == [64, 128]
 
 
 @pytest.mark.parametrize("left", [None, b"", b"\n", b"\x00" * 100, b"training_it", b"a,b\n1,2\n"])
@@ -274,7 +275,7 @@ def test_a_full_disk_warns_once_for_each_log_and_leaves_whole_lines(tmp_path, mo
     assert [text.split()[1] for text in warnings] == list(FILES)
     assert strict_lines(tmp_path) == [result(1)]
     assert len(strict_rows(tmp_path)) == 1
-    assert [step for step, _ in curve(tmp_path, "run/training_iteration")] == [64]
+    assert [step for step, _ in curve(tmp_path, "training_iteration")] == [64]
 
 
 def test_one_failing_log_leaves_the_others_going(tmp_path):
@@ -287,7 +288,7 @@ def test_one_failing_log_leaves_the_others_going(tmp_path):
     written.flush()
     assert len(warnings) == 1
     assert warnings[0].startswith("the csv log ends here, training continues without it: ")
-    assert len(strict_lines(tmp_path)) == len(curve(tmp_path, "run/training_iteration")) == 3
+    assert len(strict_lines(tmp_path)) == len(curve(tmp_path, "training_iteration")) == 3
 
 
 def test_a_folder_that_is_gone_or_never_was_is_a_warning(tmp_path):
@@ -440,13 +441,13 @@ def test_an_event_holds_all_numbers_of_a_result_over_environment_steps(tmp_path)
     drawn = [event for event in events(tmp_path) if event.step > 0]
     assert [event.step for event in drawn] == [64, 128]
     assert [value.tag for value in drawn[0].summary.value] == [
-        "run/training_iteration",
-        "run/num_env_steps_sampled_lifetime",
-        "run/time_total_s",
+        "training_iteration",
+        "num_env_steps_sampled_lifetime",
+        "time_total_s",
         "env_runners/num_episodes",
-        "custom_metrics/hits_mean",
-        "learners_pol1/total_loss",
-        "learners___all_modules__/num_module_steps_trained",
+        "env_runners/custom_metrics/hits_mean",
+        "learners/pol1/total_loss",
+        "learners/__all_modules__/num_module_steps_trained",
     ]
     assert drawn[1].wall_time - drawn[0].wall_time == pytest.approx(
         1.0, abs=0.2
@@ -462,13 +463,13 @@ def test_a_histogram_has_its_bins_and_its_mean_is_a_curve(tmp_path):
         ]
     )
     values = {value.tag: value for event in events(tmp_path) for value in event.summary.value}
-    histo = values["hist_stats/speed"].histo
+    histo = values["env_runners/hist_stats/speed"].histo
     assert (histo.min, histo.max, histo.num) == (-1.0, 2.0, 4.0)
     assert list(histo.bucket_limit) == pytest.approx([0.0, 1.0, 2.0])
     assert list(histo.bucket) == [1, 0, 3]
     assert histo.sum == pytest.approx(-0.5 + 3 * 1.5)
-    assert values["hist_stats/speed/mean"].simple_value == 0.5
-    assert "hist_stats/speed/min" not in values
+    assert values["env_runners/hist_stats/speed/mean"].simple_value == 0.5
+    assert "env_runners/hist_stats/speed/min" not in values
 
 
 def test_all_settings_are_hyperparameters_beside_the_final_return(tmp_path):
@@ -488,25 +489,17 @@ def test_all_settings_are_hyperparameters_beside_the_final_return(tmp_path):
     assert settings["grad_clip"].string_value == "None"
     assert settings["use_kl_loss"].bool_value is True
     metrics = contents["_hparams_/experiment"].experiment.metric_infos
-    assert metrics[0].name.tag == tag_of("env_runners/episode_return_mean")
+    assert metrics[0].name.tag == "env_runners/episode_return_mean"
     assert "_hparams_/session_end_info" in contents
 
 
-@pytest.mark.parametrize(
-    ("path", "tag"),
-    [
-        ("time_total_s", "run/time_total_s"),
-        ("env_runners/episode_return_mean", "env_runners/episode_return_mean"),
-        ("env_runners/agent_episode_returns_mean/a", "env_runners/agent_episode_returns_mean/a"),
-        ("env_runners/this_iteration/episode_len_mean", "this_iteration/episode_len_mean"),
-        ("env_runners/custom_metrics/hits_mean", "custom_metrics/hits_mean"),
-        ("learners/pol1/entropy", "learners_pol1/entropy"),
-        ("evaluation/env_runners/episode_return_mean", "evaluation/episode_return_mean"),
-        ("timers/iteration", "timers/iteration"),
-    ],
-)
-def test_charts_are_grouped_by_what_stands_before_the_first_slash(path, tag):
-    assert tag_of(path) == tag
+def test_the_charts_of_a_result_are_called_by_its_paths():
+    shown = result(1, agent_episode_returns_mean={"a": 1.0}, this_iteration={"episode_len_max": 2})
+    shown["evaluation"] = {"env_runners": {"episode_return_mean": 3.0}}
+    scalars, histograms = charts(shown)
+    numbers = {path for path, value in flatten(shown) if not isinstance(value, bool | list | str)}
+    assert set(scalars) == numbers and not histograms
+    assert {"learners/pol1/total_loss", "evaluation/env_runners/episode_return_mean"} <= numbers
 
 
 def test_quick_iterations_are_thinned_but_not_evaluations_nor_the_last_before_a_flush(tmp_path):
@@ -515,13 +508,13 @@ def test_quick_iterations_are_thinned_but_not_evaluations_nor_the_last_before_a_
     written = logs(tmp_path, result_names=("evaluation/env_runners/episode_return_mean",))
     written.write(rapid[:50])
     written.write(rapid[50:])
-    steps = [step for step, _ in curve(tmp_path, "run/training_iteration")]
+    steps = [step for step, _ in curve(tmp_path, "training_iteration")]
     assert 10 <= len(steps) <= 12
-    assert curve(tmp_path, "evaluation/episode_return_mean") == [(5 * 64, 3.0)]
+    assert curve(tmp_path, "evaluation/env_runners/episode_return_mean") == [(5 * 64, 3.0)]
     assert steps[-1] < 6400
     written.flush()
     written.close()
-    assert [step for step, _ in curve(tmp_path, "run/training_iteration")] == [*steps, 6400]
+    assert [step for step, _ in curve(tmp_path, "training_iteration")] == [*steps, 6400]
     assert len(strict_lines(tmp_path)) == len(strict_rows(tmp_path)) == 100
 
 
@@ -578,8 +571,11 @@ def test_wandb_gets_the_settings_and_the_curves_over_environment_steps(tmp_path,
     ((step, values),) = run.logged
     assert step == 1
     assert values[run.axis] == 64
-    assert values["learners_pol1/total_loss"] == 0.25
-    assert values["hist_stats/speed"] == ([1, 0, 3], pytest.approx([-1.0, 0.0, 1.0, 2.0]))
+    assert values["learners/pol1/total_loss"] == 0.25
+    assert values["env_runners/hist_stats/speed"] == (
+        [1, 0, 3],
+        pytest.approx([-1.0, 0.0, 1.0, 2.0]),
+    )
     assert run.finished
 
 

@@ -24,6 +24,7 @@ import numpy as np
 import jaxrl
 from jaxrl.export.numpy_policy import NumpyPolicy
 from jaxrl.run.recorder import state_tree
+from jaxrl.run.storage import runs
 from jaxrl.run.storage.checkpoint import named_arrays
 from jaxrl.sweeps import population
 from jaxrl.sweeps.trial_batch import TrialBatch
@@ -66,7 +67,7 @@ def sweep():
     config, settings = recorded.CARTPOLE, {"lr": jaxrl.grid_search([1e-3, 3e-4])}
     options = {"quiet": True, "devices": 1}
     whole = jaxrl.sweep(config, settings, run_dir="sweep", **options)
-    shutil.rmtree("sweep/trials/0001")
+    shutil.rmtree(runs.resolve(Path("sweep/trials/0001")))
     lines = Path("sweep/results.jsonl").read_text().splitlines(keepends=True)
     Path("sweep/results.jsonl").write_text(lines[0])
     for picture in Path("sweep").rglob("*.png"):

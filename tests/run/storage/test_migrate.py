@@ -341,7 +341,7 @@ def test_facts_that_came_later_are_what_was_true_before():
         None,
     )
     assert found["run_settings"] == {"devices": 1, "evaluation_max_steps": 1_000_000}
-    assert found["lifetime"] == {"num_agent_steps": None}
+    assert found["lifetime"] == {"num_agent_steps": None, "num_module_steps_trained": None}
     assert present_plan({"halving": None})["scheduler"] is None
     assert present_block({"lifetimes": [{}, {}]})["ended"] == [False, False]
     kept = {"action_masks": True, "num_processes": 2, "panels": [], "config_class": ""}
@@ -356,11 +356,14 @@ def test_a_network_for_images_reads_them_as_it_did_and_other_configurations_have
     assert read({"lr": 1e-3}) == {"lr": 1e-3}
 
 
+LATER_PLAN = {"scheduler": None, "named_by_settings": False}
+
+
 @pytest.mark.parametrize("value", [None, [], 3, "text", {}, {"config": 3}, {"lifetimes": 3}])
 def test_what_has_no_known_form_stays_for_the_checks_that_follow(value):
     assert present_facts(value) == present_block(value) == value
     found = present_plan(value)
-    assert found == ({"scheduler": None, **value} if isinstance(value, dict) else value)
+    assert found == ({**LATER_PLAN, **value} if isinstance(value, dict) else value)
     for part in ("config_class", "config", "run_settings", "lifetime"):
         facts = present_facts({"config_class": FORMER_CLASS, part: value})
         assert not isinstance(value, dict) or value.items() <= facts[part].items()
