@@ -17,17 +17,19 @@ from typing import Any
 import numpy as np
 
 from jaxrl.algorithms.config import AlgorithmConfig
-from jaxrl.core.errors import UsageError, brief
+from jaxrl.core.errors import UsageError, brief, unknown_name
 from jaxrl.core.fields import count
 from jaxrl.run.devices import compile_cache
 from jaxrl.run.devices.mesh import split_cpu
 from jaxrl.run.results import RETURN, Result, flatten, lookup
+from jaxrl.run.settings import RunSettings
 from jaxrl.sweeps.space import settings_of
 from jaxrl.sweeps.trial_batch import NOT_CALLED, TrialBatch
 from jaxrl.sweeps.trial_view import check_callbacks
 from jaxrl.sweeps.trials import Trial, applied, held_outside, trials_of, unreached
 
 NAN = float("nan")
+ARGUMENTS = ("members", "seeds", "metric", "iterations", "devices", "compile_cache")
 # A trial reports the median of its members, except for these metrics.
 SUMMED_METRICS = ("perf/env_steps_per_s",)
 MAXIMUM_METRICS = ("training_iteration", "num_env_steps_sampled_lifetime")
@@ -42,6 +44,7 @@ def trainable(
     iterations: int = 1,
     devices: int = 1,
     compile_cache: str | None = "auto",
+    **evaluation_settings: Any,
 ) -> type:
     """A class for `ray.tune.Tuner`; each trial trains its members in one compiled program.
 
@@ -71,6 +74,8 @@ def trainable(
             `tune.with_resources(..., {"cpu": 2})`.
         compile_cache: where to store compiled programs for trials of the same shapes: "auto", a
             folder, or "off".
+        **evaluation_settings: `evaluation_interval`, `evaluation_duration` and the others of a
+            `Trainer`: how members are evaluated. Each report has the newest evaluation.
 
     Raises:
         UsageError: settings that cannot work; those of a trial are rejected before it starts.
@@ -79,8 +84,18 @@ def trainable(
         from ray import tune
     except ImportError:
         raise UsageError("to_ray_tune needs Ray Tune: pip install 'jaxrl[ray]'") from None
-    plan = Plan(config, members, seeds, metric, iterations, devices, compile_cache)
+    settings = evaluations_of(evaluation_settings)
+    plan = Plan(config, members, seeds, metric, iterations, devices, compile_cache, settings)
     return _class_of(plan, tune.Trainable, f"PPO_{config.env_name}".replace(":", "_"))
+
+
+def evaluations_of(evaluation_settings: Mapping[str, Any]) -> RunSettings:
+    """The settings of a member's evaluations."""
+    allowed = [name for name in RunSettings.__dataclass_fields__ if name.startswith("evaluation_")]
+    for name in evaluation_settings:
+        if name not in allowed:
+            raise unknown_name("argument", name, [*ARGUMENTS, *allowed], "of trainable")
+    return RunSettings(loggers=(), devices=1, **evaluation_settings)
 
 
 def _class_of(plan: "Plan", base: type, name: str) -> type:
@@ -128,6 +143,7 @@ class Plan:
     iterations: int
     devices: int
     compile_cache: str | None
+    settings: RunSettings = RunSettings(loggers=(), devices=1)
 
     def __post_init__(self):
         if not isinstance(self.config, AlgorithmConfig):
@@ -137,7 +153,8 @@ class Plan:
             )
         count()("iterations", self.iterations)
         count()("devices", self.devices)
-        check_callbacks(self.config, never=NOT_CALLED)
+        evaluated = self.settings.evaluation_interval is not None
+        check_callbacks(self.config, never=() if evaluated else NOT_CALLED)
         if name := held_outside([self.trials({})[0].config]):
             raise UsageError(
                 f"a trial of Ray Tune trains its members in one program, which {name} cannot be "
@@ -169,7 +186,8 @@ class Plan:
     def block(self, config: Mapping[str, Any]) -> TrialBatch:
         split_cpu(self.devices)
         compile_cache.use(self.compile_cache)
-        return TrialBatch(self.trials(config), metric=self.metric, devices=self.devices)
+        options = {"metric": self.metric, "devices": self.devices, "settings": self.settings}
+        return TrialBatch(self.trials(config), **options)
 
 
 def dotted(config: Mapping[str, Any], settings: set[str]) -> dict[str, Any]:

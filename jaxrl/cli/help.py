@@ -23,7 +23,7 @@ GROUPS = {
     "network": "model conv_filters",
     "memory": "use_lstm",
     "episodes": "callbacks sampling_interval hooks metrics_num_episodes_for_smoothing",
-    "runs, checkpoints and resume": "run_dir trust checkpoint_interval_s",
+    "runs, checkpoints and resume": "run_dir trust checkpoint_interval_s keep",
     "environments outside JAX": "workers",
     "evaluation": "evaluation_interval",
     "logs and pictures": "loggers profile",

@@ -189,8 +189,11 @@ class OutsideTraining(StartAndChunk):
             began = time.perf_counter()
             after, metrics = jax.block_until_ready(self.chunk_program(played, batch, hypers))
             self.source.learned(after)
-        seconds = {"learning": time.perf_counter() - began, "waiting": waited}
-        self.timers = {**self.source.timers, **seconds}
+        learning, spent = time.perf_counter() - began, self.source.timers
+        # RLlib's names for the two halves.
+        sampling = {"env_runner_sampling_timer": sum(spent.values())} if spent else {}
+        self.timers = {**spent, "learning": learning, "waiting": waited, **sampling}
+        self.timers["learner_update_timer"] = learning
         return after, metrics, None
 
 

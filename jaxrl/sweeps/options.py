@@ -13,7 +13,7 @@ from jaxrl.sweeps.population_based_training import PopulationBasedTraining
 # The settings of a run that each trial of a sweep follows, and what else `sweep` takes.
 TRIAL_SETTINGS = (
     *(name for name in RunSettings.__dataclass_fields__ if name.startswith("evaluation_")),
-    *("loggers", *HOST_SETTINGS),
+    *("loggers", "checkpoint_frequency", "keep", *HOST_SETTINGS),
 )
 ARGUMENTS = (
     *("seeds", "num_samples", "stop", "metric", "halving", "scheduler", "devices", "batch_size"),

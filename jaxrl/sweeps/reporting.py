@@ -19,6 +19,7 @@ from jaxrl.rollout.episode_callbacks import resolve_callbacks
 from jaxrl.run.callbacks import HostCallbacks
 from jaxrl.run.devices.compiled import CAPACITY
 from jaxrl.run.devices.mesh import on_first_device
+from jaxrl.run.every import Every
 from jaxrl.run.health import first_bad, undeclared_wait
 from jaxrl.run.hooks import Chunk, Evaluating, Hook, states_of
 from jaxrl.run.logging.loggers import Logs, RunStart
@@ -32,7 +33,10 @@ from jaxrl.run.results import (
     result_names,
 )
 from jaxrl.run.settings import RunSettings
+from jaxrl.run.storage import checkpoint
+from jaxrl.run.storage.checkpoint import CHECKPOINTS
 from jaxrl.run.storage.config_file import config_facts
+from jaxrl.sweeps.sweep_folder import keep_trial
 from jaxrl.sweeps.trial_view import NoTrainer, TrialView
 from jaxrl.sweeps.trials import Trial
 from jaxrl.sweeps.vmapped import Numbers, Seen, State, VmappedTrials, done_members
@@ -109,6 +113,28 @@ class TrialLogs(Hook):
             self._logs.close()
 
 
+class TrialCheckpoints(Hook):
+    """A trial's checkpoints before its end, every so many iterations; none without a folder."""
+
+    is_record = True
+
+    def __init__(self, reporter: "Reporter", settings: RunSettings):
+        self.reporter, self.settings = reporter, settings
+        self.every = Every(settings.checkpoint_frequency)
+
+    def after(self, chunk: Chunk) -> None:
+        reporter, folder = self.reporter, self.reporter.view.run_dir
+        result = chunk.results[-1]
+        # The sweep itself writes the last one.
+        if folder is None or reporter.is_last(result) or not self.every.is_due(result[ITERATIONS]):
+            return
+        reporter.logs.flush()
+        run = reporter.trial, reporter.algorithm, self.settings
+        written = keep_trial(folder, *run, chunk.now())
+        checkpoint.prune(folder / CHECKPOINTS, self.settings.keep)
+        reporter.callbacks.call("on_checkpoint", written)
+
+
 class Reporter:
     """One trial in the loop, from its first iteration to its end.
 
@@ -131,12 +157,13 @@ class Reporter:
         self.last = last
         self.view = TrialView(trial, algorithm, settings)
         found = resolve_callbacks(trial.config.callbacks)
-        self.callbacks = TrialCallbacks(self.view, found, self._is_last)
+        self.callbacks = TrialCallbacks(self.view, found, self.is_last)
         self.evaluation = Evaluation(trial.config, algorithm, settings, say)
         self.evaluation.check()
         self.logs = TrialLogs(settings, say)
-        evaluating = Evaluating(settings.evaluations, self._evaluate, self._is_last)
+        evaluating = Evaluating(settings.evaluations, self._evaluate, self.is_last)
         self.hooks = [UndeclaredWaits(self.view), evaluating, self.callbacks, self.logs]
+        self.hooks.append(TrialCheckpoints(self, settings))
         self.processes = SingleProcess()
         self.bad = ""  # the number that the trial has diverged by
         self._end: int | None = None  # the iteration that its program has ended it with
@@ -243,7 +270,7 @@ class Reporter:
         numbers, hooks = self.trial.numbers, states_of(self.hooks)
         return Snapshot(runner, *numbers, self.lifetime, self.last_result, hooks)
 
-    def _is_last(self, result: Result) -> bool:
+    def is_last(self, result: Result) -> bool:
         return result[ITERATIONS] == self._end
 
     def _evaluate(self) -> Result:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 
 import numpy as np
+from rich.table import Table
 
 from jaxrl.core.errors import UsageError
 from jaxrl.core.fields import least_count
@@ -13,6 +14,7 @@ from jaxrl.core.machine import in_units
 from jaxrl.core.plan import Line
 from jaxrl.run.devices.mesh import stacked
 from jaxrl.run.divergence import with_source
+from jaxrl.run.every import Every
 from jaxrl.run.logging.console import Progress, device_name, duration
 from jaxrl.run.loop import train
 from jaxrl.sweeps.lineage import Lineage
@@ -32,6 +34,7 @@ from jaxrl.sweeps.population import Population, check_population
 from jaxrl.sweeps.reporting import Reporter, TrialLoop
 from jaxrl.sweeps.sweep_run import SweepRun
 from jaxrl.sweeps.trial_state import TrialState, numbers_for, unstacked
+from jaxrl.sweeps.trial_table import RUNNING, TrialRow, rows_of, trial_table
 from jaxrl.sweeps.trial_view import check_callbacks
 from jaxrl.sweeps.trials import Trial, TrialGroup, groups_of, programs_of_equal_environments
 from jaxrl.sweeps.vmapped import Numbers, State, VmappedTrials, done_members, known, program_of
@@ -50,12 +53,13 @@ class Scheduler(SweepRun):
         self.lanes: dict[int, int] = {}  # {group: the device that it has for itself, or SPLIT}
         self.sizes: dict[int, int] = {}  # {group: how many of its trials train at once}
         self.done: dict[int, int] = {}  # {group: how many are finished of the batch that trains}
+        self.rows: dict[int, TrialRow] = {}  # of the trials that train or have trained, by number
         self.num_diverged = 0
         # Shared by all lanes.
         self.figures, self.keeping = threading.Lock(), threading.Lock()
         self.broken_off = False
         self.population: Population | None = None
-        self.moments = [self.settings.evaluations]
+        self.moments = [self.settings.evaluations, Every(self.settings.checkpoint_frequency)]
         if order.scheduler is not None:
             interval = self.settings.evaluation_interval
             check_population(order.scheduler, self.groups, order.metric, interval)
@@ -301,7 +305,16 @@ class Scheduler(SweepRun):
             parts.append(f"best {max(scores):.2f}, median {np.median(scores):.2f}")
         parts.append(f"{moved[: len(batch)].sum() * steps / seconds:,.0f} steps/s")
         left = (last.max() - updates.max()) * seconds / max(1, moved.max())
-        self.progress.show_line("  ".join([*parts, f"{duration(left)} left of this batch"]))
+        for trial_state, iteration in zip(batch, updates.tolist(), strict=False):
+            row = trial_state.trial, RUNNING, iteration, trial_state.score
+            self.rows[trial_state.trial.number] = TrialRow(*row)
+        line = "  ".join([*parts, f"{duration(left)} left of this batch"])
+        self.progress.show_line(line, self._table)
+
+    def _table(self, height: int) -> Table:
+        """The trials, for a terminal of so many lines."""
+        rows = rows_of(self.trials, self.sweep.outcomes, self.rows.values())
+        return trial_table(rows, self.order.metric, height)
 
     def _conclude(self, trial_states: Sequence[TrialState]) -> None:
         """Writes and reports the outcomes of finished trials."""

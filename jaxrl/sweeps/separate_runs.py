@@ -4,9 +4,12 @@ No program can hold such an environment, and so none trains several trials: each
 its own. In a resumed sweep the trial that was broken off goes on from its last checkpoint.
 """
 
+import functools
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
+
+from rich.table import Table
 
 from jaxrl.algorithms.base import HeadlineMetric
 from jaxrl.core.errors import UsageError, brief
@@ -19,6 +22,7 @@ from jaxrl.run.trainer import Trainer
 from jaxrl.sweeps.options import SweepOptions
 from jaxrl.sweeps.outcomes import DIVERGED, STOPPED, TERMINATED, TrialResult, last_score, shown
 from jaxrl.sweeps.sweep_run import SweepRun
+from jaxrl.sweeps.trial_table import RUNNING, TrialRow, rows_of, trial_table
 from jaxrl.sweeps.trials import Trial, held_outside
 
 
@@ -116,9 +120,16 @@ class SeparateRuns(SweepRun):
             scores.append(math.nan if score is None else float(score))
         return steps, scores
 
+    def table(self, trial: Trial, result: Result, height: int) -> Table:
+        """The trials for a terminal of so many lines, by the newest result of the one at work."""
+        score = lookup(result, self.order.metric)
+        row = TrialRow(trial, RUNNING, result[ITERATIONS], score)
+        rows = rows_of(self.trials, self.sweep.outcomes, [row])
+        return trial_table(rows, self.order.metric, height)
+
 
 class _TrialProgress(Progress):
-    """The progress of a trial's trainer, as a line of the sweep's."""
+    """The progress of a trial's trainer, as a line of the sweep's below the table of trials."""
 
     def __init__(self, run: SeparateRuns, trial: Trial, last: int):
         super().__init__(quiet=True)
@@ -141,7 +152,8 @@ class _TrialProgress(Progress):
         parts.append(f"{lookup(result, 'perf/env_steps_per_s'):,.0f} steps/s")
         if seconds_left is not None:
             parts.append(f"{duration(seconds_left)} left of this trial")
-        self._run.progress.show_line("  ".join(parts))
+        table = functools.partial(self._run.table, self._trial, result)
+        self._run.progress.show_line("  ".join(parts), table)
 
 
 def _is_done(result: Result | None) -> bool:

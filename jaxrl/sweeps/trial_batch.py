@@ -18,7 +18,7 @@ from jaxrl.run.results import Result, result_names
 from jaxrl.run.settings import RunSettings
 from jaxrl.run.storage import checkpoint, migrate, own_files, run_state
 from jaxrl.run.storage.json_lines import dumped
-from jaxrl.sweeps.metric_readers import check_path, readers_of
+from jaxrl.sweeps.metric_readers import check_metric, readers_of
 from jaxrl.sweeps.placement import most_that_fit
 from jaxrl.sweeps.reporting import Reporter, TrialLoop
 from jaxrl.sweeps.saved_sweep import called_damaged
@@ -39,16 +39,26 @@ class TrialBatch:
         trials: the members.
         metric: a path in the result tree, which must be there.
         devices: that the members are split over.
+        settings: of evaluations; default: none.
 
     Raises:
         UsageError: members of several shapes, or more than fit; nothing is compiled yet.
     """
 
-    def __init__(self, trials: Sequence[Trial], *, metric: str, devices: int = 1):
+    def __init__(
+        self,
+        trials: Sequence[Trial],
+        *,
+        metric: str,
+        devices: int = 1,
+        settings: RunSettings | None = None,
+    ):
+        self.settings = settings or RunSettings(loggers=(), devices=1)
+        evaluated = self.settings.evaluation_interval is not None
         self.group, self.devices, self.metric = only_group(trials), devices, metric
         self.trials, self.algorithm = self.group.trials, self.group.algorithm
         shapes = self.group.shapes.metrics
-        check_path(metric, readers_of(self.algorithm, shapes), "metric")
+        check_metric(metric, readers_of(self.algorithm, shapes), evaluated=evaluated)
         if (fit := most_that_fit(self.group, devices)) < len(trials):
             raise UsageError(
                 f"{len(trials):,} members do not fit into memory, {fit:,} do: "
@@ -57,21 +67,24 @@ class TrialBatch:
         update_shapes = jax.tree.map(
             lambda leaf: jax.ShapeDtypeStruct((1, *leaf.shape), leaf.dtype), shapes
         )
-        self.result_names = result_names(self.algorithm, update_shapes)
-        self.settings = RunSettings(loggers=(), devices=1)
-        check_callbacks(self.trials[0].config, never=NOT_CALLED)
+        self.result_names = result_names(self.algorithm, update_shapes, evaluated=evaluated)
+        check_callbacks(self.trials[0].config, never=() if evaluated else NOT_CALLED)
         lasts = [trial.config.num_updates for trial in self.trials]
         self.reporters = []
         for trial, last in zip(self.trials, lasts, strict=True):
             self.reporters.append(Reporter(trial, self.algorithm, last, self.settings))
         self._unended = list(self.reporters)
+        self._evaluations: dict[int, Result] = {}  # the newest of each member
         self.seconds = self.compile_seconds = 0.0  # of the last `train`; of the program
         self._numbers, self._state = self._prepared(lasts), None
 
     @property
     def results(self) -> list[Result | None]:
-        """The result of each member's last finite update."""
-        return [reporter.last_result for reporter in self.reporters]
+        """The result of each member's last finite update, with its newest evaluation."""
+        results = [reporter.last_result for reporter in self.reporters]
+        for i, evaluation in self._evaluations.items():
+            results[i] = {**results[i], "evaluation": evaluation}
+        return results
 
     @property
     def is_over(self) -> bool:
@@ -94,12 +107,19 @@ class TrialBatch:
         self.seconds = 0.0
         loop = TrialLoop(members, self._state, self._numbers, self.reporters)
         while count > 0 and loop.iterations_left:
-            part = min(count, CAPACITY)
+            until_evaluated = self.settings.evaluations.until_due(loop.iteration)
+            part = int(min(count, CAPACITY, until_evaluated))
             advance(loop, part)
+            self._note_evaluations()
             self._state, self._numbers = loop.state, loop.numbers
             self.seconds += loop.seconds
             count -= part
         return self.results
+
+    def _note_evaluations(self) -> None:
+        for i, result in enumerate(reporter.last_result for reporter in self.reporters):
+            if result is not None and "evaluation" in result:
+                self._evaluations[i] = result["evaluation"]
 
     def end(self) -> None:
         """Tells the members' hooks that nothing more is trained, once."""
@@ -139,6 +159,8 @@ class TrialBatch:
             self._numbers = self._prepared(lasts)
             fill = self._numbers.last.shape[0] - len(states)
             self._state = stacked([*states, *[states[0]] * fill])
+            self._evaluations = {}
+            self._note_evaluations()
 
     def _load_member(self, path: Path, facts: dict[str, Any], i: int) -> tuple[State, int]:
         """(the state of a member, the iteration that it trains to), and what is reported of it."""

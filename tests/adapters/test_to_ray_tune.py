@@ -13,6 +13,7 @@ import pytest
 from jaxrl import Callbacks, PPOConfig, UsageError
 from jaxrl.adapters import to_ray_tune
 from jaxrl.adapters.to_ray_tune import Plan, dotted, medians, report
+from jaxrl.run.results import flatten
 from tests.messages import refused
 from tests.probes import SMALL_REINFORCE
 
@@ -90,6 +91,10 @@ test_what_cannot_be_trained_is_refused_in_one_line = refused(
         (lambda: plan(seeds=[1, 2]).trials({"seed": 3}), r"seed=3 clashes with seeds=\[1, 2\]"),
         (lambda: plan(members={"seed": [1, 2]}), "seed is not a setting to sweep"),
         (lambda: plan(OWN_RATES).trials({"lr": 1e-3}), r"lr changes nothing: .*pol1\.lr, pol2\.lr"),
+        (
+            lambda: to_ray_tune.evaluations_of({"evaluation_intervall": 2}),
+            "unknown argument 'evaluation_intervall' of trainable; did you mean 'evaluation_int",
+        ),
         (
             lambda: plan(SMALL_REINFORCE.replace(callbacks=Evaluated)),
             "on_evaluate_end is never called here",
@@ -175,6 +180,17 @@ def test_a_setting_that_some_policies_have_of_their_own_is_said():
     assert plan(arena).warnings({"pol1": {"lr": 1e-4}}) == []
 
 
+def test_a_report_holds_pythons_own_values():
+    block = plan(seeds=2).block({})
+    for _ in range(2):
+        values = dict(flatten(report(block, 1)))
+        kinds = {type(value) for value in values.values()}
+        assert kinds <= {bool, int, float, str, list, type(None)}
+        assert {"done", "best/done", "members/0000/diverged"} <= {
+            path for path, value in values.items() if type(value) is bool
+        }
+
+
 def test_without_ray_it_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(UsageError, match=r"pip install 'jaxrl\[ray\]'"):
@@ -187,7 +203,6 @@ BEGIN = """
 import faulthandler, os, sys, warnings
 # Two minutes on a busy machine; one that hangs says where.
 faulthandler.dump_traceback_later(600, exit=True)
-os.environ["RAY_AIR_NEW_OUTPUT"] = "0"
 HOOKS = f"{sys.argv[1]}/hooks"  # a module of the user's, found by Ray's processes as well
 os.mkdir(HOOKS)
 open(f"{HOOKS}/ends.py", "w").write('''
@@ -211,12 +226,12 @@ SMALL = PPOConfig(
 )
 RETURN = "env_runners/episode_return_mean"
 def run(name, **more):
-    return tune.RunConfig(name=name, storage_path=where, verbose=0, **more)
+    return tune.RunConfig(name=name, storage_path=where, **more)  # with all of Tune's tables
 """
 FIT = """
 kept = tune.CheckpointConfig(checkpoint_at_end=True)
 tuner = tune.Tuner(
-    trainable(SMALL, seeds=2, compile_cache="off"),
+    trainable(SMALL, seeds=2, compile_cache="off", evaluation_interval=2, evaluation_duration=2),
     param_space={"lr": tune.grid_search([1e-3, 1e-2])},
     run_config=run("fit", stop={"training_iteration": 3}, checkpoint_config=kept),
 )
@@ -228,6 +243,7 @@ for result in results:
     own = [result.metrics["members"][name]["episode_return_mean"] for name in ("0000", "0001")]
     assert abs(result.metrics["env_runners"]["episode_return_mean"] - sum(own) / 2) < 1e-6
     assert len(result.metrics_dataframe) == 3
+    assert result.metrics["evaluation"]["env_runners"]["num_episodes"] == 2
     assert load_policy(f"{result.checkpoint.path}/0001").act([0.0, 0.0, 0.0, 0.0]) in (0, 1)
 best = results.get_best_result(RETURN, "max")
 assert best.config["lr"] in (1e-3, 1e-2)

@@ -48,7 +48,10 @@ def test_the_next_rollout_is_played_by_the_weights_before_the_update():
     with jaxrl.Trainer(config_outside(CONFIG, []), **QUIET) as trainer:
         results = [trainer.train() for _ in range(4)]
     assert [result["env_runners"]["weights_seq_no"] for result in results] == [0, 0, 1, 2]
-    assert {"env", "inference", "learning", "waiting"} <= results[-1]["timers"].keys()
+    timers = results[-1]["timers"]
+    assert {"env", "inference", "learning", "waiting"} <= timers.keys()
+    assert timers["env_runner_sampling_timer"] == timers["env"] + timers["inference"]
+    assert timers["learner_update_timer"] == timers["learning"]
 
 
 @pytest.mark.long

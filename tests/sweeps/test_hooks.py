@@ -252,6 +252,23 @@ def test_members_of_a_block_are_told_of_each_iteration_and_stay_ended_when_resto
     assert [reporter.callbacks.callbacks[0].ends for reporter in second.reporters] == [1, 1]
 
 
+def test_a_trial_saves_checkpoints_every_so_many_iterations_and_at_its_end(tmp_path):
+    told, path = InputsSpec(ends_at=3), tmp_path / "sweep"
+    config = SMALL_REINFORCE.replace(callbacks=told)
+    options = {**ONCE, "checkpoint_frequency": 2, "keep": 2, "run_dir": path}
+    done = sweep(config, {"lr": RATES}, **options)
+    last = done.outcomes[0].iterations
+    assert told.of(0, "checkpoint")[0] == "000002"
+    assert told.of(0, "checkpoint")[-1] == f"{last:06d}"
+    assert told.of(1, "checkpoint") == ["000002", "000003"]
+    kept = sorted(folder.name for folder in (done.outcomes[0].folder / "checkpoints").iterdir())
+    assert len([name for name in kept if name.isdecimal()]) == 2
+    trainer = Trainer.from_checkpoint(
+        done.outcomes[1].folder, checkpoint=2, run_dir=None, quiet=True, trust=True
+    )
+    assert trainer.lifetime.training_iteration == 2
+
+
 def test_a_sweep_that_is_resumed_keeps_what_it_was_asked_for(tmp_path):
     path = tmp_path / "sweep"
     sweep(SMALL_REINFORCE, {"lr": RATES}, **ONCE, **EVALUATED, loggers="csv", run_dir=path)
@@ -267,7 +284,8 @@ def test_a_sweep_that_is_resumed_keeps_what_it_was_asked_for(tmp_path):
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"keep": 3}, "unknown argument 'keep' of sweep"),
+        ({"keep": 0}, "keep=0 must be an integer of at least 1"),
+        ({"pictures": False}, "unknown argument 'pictures' of sweep"),
         ({"evaluation_intervall": 3}, "did you mean 'evaluation_interval'"),
         ({"evaluation_interval": 0}, "evaluation_interval=0"),
         ({"loggers": "json"}, "unknown log 'json'"),

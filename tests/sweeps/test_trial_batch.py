@@ -4,7 +4,8 @@ import jax
 import numpy as np
 import pytest
 
-from jaxrl import Trainer, UsageError, load_policy, sweep
+from jaxrl import RunSettings, Trainer, UsageError, evaluate, load_policy, sweep
+from jaxrl.run.results import lookup
 from jaxrl.run.storage import checkpoint
 from jaxrl.sweeps import placement, trial_batch
 from jaxrl.sweeps.trial_batch import TrialBatch
@@ -78,6 +79,26 @@ def test_a_members_folder_is_a_runs_folder(whole):
     assert load_policy(whole[1] / "0001", trust=True).act(np.zeros(4, np.float32)) in (0, 1)
     trainer = Trainer.from_checkpoint(whole[1] / "0000", run_dir=None, quiet=True, trust=True)
     assert trainer.lifetime.training_iteration == 6
+
+
+def test_members_are_evaluated_and_keep_their_newest_evaluation_between_two(tmp_path):
+    settings = RunSettings(evaluation_interval=2, evaluation_duration=3, loggers=(), devices=1)
+    make = lambda: TrialBatch(
+        trials_of(SMALL_REINFORCE, RATES, 1), metric=METRIC, settings=settings
+    )
+    block = make()
+    path = "evaluation/env_runners/episode_return_mean"
+    assert path in block.result_names
+    assert [lookup(result, path) for result in block.train(1)] == [None, None]
+    evaluated = [lookup(result, path) for result in block.train(2)]
+    assert all(isinstance(value, float) for value in evaluated)
+    assert [result["training_iteration"] for result in block.results] == [3, 3]
+    block.save(tmp_path / "block")
+    again = make()
+    again.load(tmp_path / "block")
+    assert [lookup(result, path) for result in again.results] == evaluated
+    by_hand = evaluate(tmp_path / "block" / "0000", episodes=3, trust=True)
+    assert by_hand["env_runners"]["num_episodes"] == 3
 
 
 @pytest.mark.long

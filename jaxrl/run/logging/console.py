@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
-from rich.console import Console
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
@@ -132,9 +132,17 @@ class Progress:
     ) -> None:
         self.show_line(result_line(result, metrics, seconds_left, self.width))
 
-    def show_line(self, line: str) -> None:
+    def show_line(self, line: str, table: Callable[[int], RenderableType] | None = None) -> None:
+        """Shows the newest line.
+
+        Args:
+            table: makes what a terminal of so many lines shows above it.
+        """
         self.latest = self._printable(line)
-        if self.live is not None:
+        if isinstance(self.live, Live) and table is not None:
+            above = table(self.console.height)
+            self._attempt(self.live.update, Group(above, self.latest), refresh=True)
+        elif self.live is not None:
             self._attempt(self.live.update, self.latest, refresh=True)
         if isinstance(self.live, NotebookLine):
             self.latest = None  # it stays where it is
