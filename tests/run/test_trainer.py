@@ -47,6 +47,11 @@ def test_a_result_is_rllibs_tree_and_a_return_is_absent_before_an_episode_has_en
         runners["module_episode_returns_mean"]["pol1"]
         == runners["agent_episode_returns_mean"]["agent1"]
     )
+    for policy in ("pol1", "pol2"):
+        least, mean, most = (
+            runners[f"module_episode_returns_{part}"][policy] for part in ("min", "mean", "max")
+        )
+        assert least <= mean <= most
     assert {"num_collisions_mean", "new_fields_discovered_max"} <= set(runners["custom_metrics"])
     learner = second["learners"]["pol1"]
     assert {
@@ -103,7 +108,11 @@ def test_a_result_says_when_and_where_and_counts_over_the_run_as_rllib_does(trai
     assert runners["num_module_steps_sampled"] == {"pol1": 64, "pol2": 64}
     assert runners["num_module_steps_sampled_lifetime"] == {"pol1": 3 * 64, "pol2": 3 * 64}
     losses = [last["learners"][policy]["total_loss"] for policy in ("pol1", "pol2")]
-    assert last["learners"]["__all_modules__"]["total_loss"] == sum(losses)
+    together = last["learners"]["__all_modules__"]
+    assert together["total_loss"] == sum(losses)
+    trained = sum(row["learners"]["pol1"]["num_module_steps_trained"] for row in rows)
+    assert trained == last["learners"]["pol1"]["num_module_steps_trained_lifetime"] > 0
+    assert together["num_module_steps_trained_lifetime"] == 2 * trained
 
 
 @pytest.mark.long
@@ -167,6 +176,15 @@ def test_a_result_holds_the_last_episodes_one_by_one(trainer):
         {"env_runners/num_episodes_lifetime": 28}
     )  # the chunk ran past it, and is computed again
     assert shorter["hist_stats"]["episode_reward"] == pytest.approx(episodes["episode_reward"][-3:])
+
+
+@pytest.mark.parametrize(
+    "settings", [{"stop": {"nonsense": 1}}, {"checkpoint_score_attribute": "nonsense"}]
+)
+def test_a_result_that_does_not_exist_is_refused_before_there_is_a_folder(settings, tmp_path):
+    with pytest.raises(UsageError, match="'nonsense'"):
+        Trainer(CONFIG, run_dir=tmp_path / "run", quiet=True, **settings)
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.long
