@@ -33,8 +33,6 @@ from jaxrl.run.results import (
     result_names,
 )
 from jaxrl.run.settings import RunSettings
-from jaxrl.run.storage import checkpoint
-from jaxrl.run.storage.checkpoint import CHECKPOINTS
 from jaxrl.run.storage.config_file import config_facts
 from jaxrl.sweeps.sweep_folder import keep_trial
 from jaxrl.sweeps.trial_view import NoTrainer, TrialView
@@ -131,7 +129,6 @@ class TrialCheckpoints(Hook):
         reporter.logs.flush()
         run = reporter.trial, reporter.algorithm, self.settings
         written = keep_trial(folder, *run, chunk.now())
-        checkpoint.prune(folder / CHECKPOINTS, self.settings.keep)
         reporter.callbacks.call("on_checkpoint", written)
 
 

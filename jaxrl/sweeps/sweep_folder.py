@@ -57,10 +57,12 @@ def keep_trial(
     """
     facts = facts_of(trial.config, algorithm, settings.to_dict())
     try:
-        return run_state.write(path / CHECKPOINTS, algorithm, facts, snapshot)
+        written = run_state.write(path / CHECKPOINTS, algorithm, facts, snapshot)
     except Exception as error:  # orbax raises errors of many kinds for a full disk
         why = f"the checkpoint of a trial could not be written: {one_line(error)} ({path})"
         raise OSError(why) from error
+    checkpoint.prune(path / CHECKPOINTS, settings.keep)
+    return written
 
 
 def _make(path: Path, plan: dict[str, Any], longest: str) -> FileLock:

@@ -263,9 +263,8 @@ def test_a_trial_saves_checkpoints_every_so_many_iterations_and_at_its_end(tmp_p
     assert told.of(1, "checkpoint") == ["000002", "000003"]
     kept = sorted(folder.name for folder in (done.outcomes[0].folder / "checkpoints").iterdir())
     assert len([name for name in kept if name.isdecimal()]) == 2
-    trainer = Trainer.from_checkpoint(
-        done.outcomes[1].folder, checkpoint=2, run_dir=None, quiet=True, trust=True
-    )
+    where = {"checkpoint": 2, "run_dir": None, "quiet": True}
+    trainer = Trainer.from_checkpoint(done.outcomes[1].folder, config=SMALL_REINFORCE, **where)
     assert trainer.lifetime.training_iteration == 2
 
 
