@@ -13,8 +13,8 @@ from jaxrl.rllib.translation import Translation, from_rllib
 RLLIB_CONFIG = setting(
     None,
     "begin with RLlib's configuration: a JSON or YAML file such as tuned.yaml (FILE#NAME: one "
-    "of its experiments), a result's folder (params.json), or JSON itself, '{\"lr\": 1e-3}'; prints "
-    "what became of each key; or with that of a run, RUN/config.json",
+    "of its experiments), a result's folder (params.json), or JSON itself, '{\"lr\": 1e-3}'; "
+    "prints what became of each key; or with that of a run, RUN/config.json",
     text_of("FILE", "-f", "--config"),
 )
 IGNORE = setting(

@@ -34,31 +34,6 @@ class LossyConsole(Console):
         raise BrokenPipeError(errno.EPIPE, "the reader of the output has ended")
 
 
-class NotebookLine:
-    """A line below a notebook's cell, replaced by the next; it has the methods of rich's `Live`.
-
-    rich's own needs ipywidgets, and a saved notebook does not hold what these show.
-    """
-
-    def __init__(self):
-        self.handle: Any = None  # IPython's, of the output that is replaced
-
-    def start(self) -> None:
-        """The output appears with the first line."""
-
-    def update(self, line: Text, *, refresh: bool) -> None:
-        from IPython.display import display
-
-        shown = {"text/plain": line.plain}
-        if self.handle is None:
-            self.handle = display(shown, raw=True, display_id=True)
-        else:
-            self.handle.update(shown, raw=True)
-
-    def stop(self) -> None:
-        """The last line stays."""
-
-
 def in_notebook() -> bool:
     """Returns whether a Jupyter kernel runs this process."""
     ipython = sys.modules.get("IPython")
@@ -83,7 +58,7 @@ class Progress:
 
     def __init__(self, *, quiet: bool = False, console: Console | None = None):
         self.console = console or LossyConsole(quiet=quiet, highlight=False, **rich_options())
-        self.live: Live | NotebookLine | None = None
+        self.live: Any = None  # rich's `Live`, or a `NotebookLine`
         self.said: set[str] = set()  # by `say_once`
         self.latest: Text | None = None  # the newest line, while it is not yet printed to stay
         self.lost: str | None = None  # why nothing can be printed any more
@@ -117,6 +92,8 @@ class Progress:
         self.started, self.printed = time.perf_counter(), 0.0
         if not self.console.quiet:
             if in_notebook():
+                from jaxrl.run.logging.notebook_line import NotebookLine
+
                 self.live = NotebookLine()
             elif self.console.is_terminal:
                 self.live = Live(console=self.console, auto_refresh=False, transient=True)
@@ -144,7 +121,7 @@ class Progress:
             self._attempt(self.live.update, Group(above, self.latest), refresh=True)
         elif self.live is not None:
             self._attempt(self.live.update, self.latest, refresh=True)
-        if isinstance(self.live, NotebookLine):
+        if self.live is not None and not isinstance(self.live, Live):
             self.latest = None  # it stays where it is
             return
         now = time.perf_counter()
