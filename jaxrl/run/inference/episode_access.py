@@ -5,7 +5,6 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from jaxrl.core.fields import count, flag
-from jaxrl.run.logging.console import evaluation_line, greedy_hint
 from jaxrl.run.processes import together
 from jaxrl.run.results import Result
 
@@ -155,6 +154,8 @@ class EpisodeAccess:
     def _show_evaluation(self, episodes: Result, explore: bool | None) -> None:
         explore = self.settings.evaluation_explore if explore is None else explore
         iteration, width = self.lifetime.training_iteration, self.progress.width
+        from jaxrl.run.logging.evaluation_lines import evaluation_line, greedy_hint
+
         self.progress.say(evaluation_line(iteration, episodes, explore=explore, width=width))
         if not explore and self.last_result is not None:
             hint = greedy_hint(self.last_result, episodes)

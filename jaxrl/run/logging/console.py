@@ -232,56 +232,15 @@ def result_line(
     }
     mean = lookup(result, RETURN)
     if mean is not None:
-        parts["return"], parts["agents"] = _returns(result["env_runners"], f"{mean:7.2f}")
+        parts["return"], parts["agents"] = returns_of(result["env_runners"], f"{mean:7.2f}")
         parts["length"] = f"len {lookup(result, 'env_runners/episode_len_mean'):5.1f}"
     if (wins := lookup(result, WIN_RATE)) is not None:  # returns of a game may sum to 0
         parts["wins"] = f"win rate {wins:.2f}"
     first, *others = [metric.name for metric in labelled] or [""]
-    return _fitted(parts, (*reversed(others), "length", "agents", first, "speed"), width)
+    return fitted(parts, (*reversed(others), "length", "agents", first, "speed"), width)
 
 
-def evaluation_line(
-    iteration: int, episodes: Mapping[str, Any], *, explore: bool, width: int | None = None
-) -> str:
-    """The results of an evaluation: return and its spread, per agent, length.
-
-    Args:
-        explore: whether its actions were sampled.
-        width: as in `result_line`.
-    """
-    actions = "sampled" if explore else "greedy"
-    if not episodes["num_episodes"]:
-        return f"evaluation after iteration {iteration:,}: no {actions} episode has ended"
-    mean, spread, least, most = (
-        f"{episodes[f'episode_return_{name}']:.2f}" for name in ("mean", "std", "min", "max")
-    )
-    returns, by_agent = _returns(episodes, f"{mean} +- {spread}")
-    parts = {
-        "what": f"evaluation after iteration {iteration:,}:",
-        "episodes": f"{episodes['num_episodes']:,} {actions} episodes",
-        "return": returns,
-        "range": f"(from {least} to {most})",
-        "agents": by_agent,
-        "length": f"len {episodes['episode_len_mean']:.1f}",
-    }
-    return _fitted(parts, ("range", "length", "agents"), width)
-
-
-def greedy_hint(result: Mapping[str, Any], episodes: Mapping[str, Any]) -> str | None:
-    """A line where greedy play is worse than every recent episode, which looks like a bug."""
-    least = lookup(result, "env_runners/episode_return_min")
-    mean = episodes.get("episode_return_mean")
-    if least is None or mean is None or mean >= least:
-        return None
-    return (
-        "evaluation takes the likeliest actions, training samples them: a policy that has learned "
-        "little, or several "
-        "that need chance to avoid each other, can do much worse so (evaluation_explore=True "
-        "samples)"
-    )
-
-
-def _fitted(parts: Mapping[str, str], least_first: tuple[str, ...], width: int | None) -> str:
+def fitted(parts: Mapping[str, str], least_first: tuple[str, ...], width: int | None) -> str:
     """The parts that there are in one line; if it is too long, without those that matter least."""
     shown = {name: part for name, part in parts.items() if part}
     for name in (*least_first, None):
@@ -347,7 +306,7 @@ def agent_returns(returns: Mapping[str, float]) -> str:
     return f"{len(returns)} agents {least if least == most else f'{least} to {most}'} each"
 
 
-def _returns(episodes: Mapping[str, Any], mean: str) -> tuple[str, str]:
+def returns_of(episodes: Mapping[str, Any], mean: str) -> tuple[str, str]:
     """(the return, that of each agent in brackets); one part where the sum says nothing."""
     by_agent = _in_brackets(agent_returns(episodes["agent_episode_returns_mean"]))
     if has_constant_sum(episodes):

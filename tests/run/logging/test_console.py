@@ -16,12 +16,11 @@ from jaxrl.run.logging.console import (
     Progress,
     agent_returns,
     duration,
-    evaluation_line,
     folded,
-    greedy_hint,
     in_notebook,
     result_line,
 )
+from jaxrl.run.logging.evaluation_lines import evaluation_line, greedy_hint
 
 RESULT = {
     "training_iteration": 12,
