@@ -39,7 +39,7 @@ import jax
 
 from jaxrl import Trainer
 from jaxrl.core.machine import process_memory
-from tests.probes import SMALL_ARENA
+from tests.programs import SMALL_ARENA
 
 jax.config.update(
     "jax_numpy_rank_promotion", "raise"
@@ -180,6 +180,19 @@ def start(tmp_path):
     yield start
     for trainer in trainers:
         trainer.stop()
+
+
+@pytest.fixture
+def stopped_after(start):
+    """stopped_after(iterations, ...): a trainer of `start` that trained so many, and stopped."""
+
+    def stopped_after(iterations, *arguments, **settings):
+        trainer = start(*arguments, **settings)
+        trainer.fit({"training_iteration": iterations})
+        trainer.stop()
+        return trainer
+
+    return stopped_after
 
 
 @pytest.fixture

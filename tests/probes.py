@@ -12,44 +12,14 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from jaxrl import PPOConfig
 from jaxrl.core.env import Environment, MultiAgentEnvironment
 from jaxrl.core.spaces import Box, Dict, Discrete, MultiDiscrete
 from jaxrl.core.types import ALL
-from tests.algorithms.reinforce import ReinforceConfig
-
-# Trains in a moment; tests that need any run share its compiled program.
-SMALL_ARENA = PPOConfig(
-    env="arena",
-    env_args={"height": 4, "width": 4, "max_steps_in_episode": 20},
-    num_envs=4,
-    rollout_length=16,
-    minibatch_size=32,
-    num_epochs=2,
-    fcnet_hiddens=(8,),
-    lr=1e-3,
-    total_env_steps=64 * 40,
-)
-
-SMALL_CARTPOLE = PPOConfig(
-    env="cartpole",
-    num_envs=4,
-    rollout_length=16,
-    minibatch_size=32,
-    num_epochs=2,
-    fcnet_hiddens=(8,),
-    lr=3e-3,
-    total_env_steps=64 * 6,
-)
-
-
-# Compiles in half the time of PPO: for what holds of every algorithm.
-SMALL_REINFORCE = ReinforceConfig(
-    env="cartpole",
-    num_envs=4,
-    rollout_length=16,
-    fcnet_hiddens=(8,),
-    total_env_steps=64 * 6,
+from tests.programs import (  # noqa: F401
+    SMALL_ARENA,
+    SMALL_CARTPOLE,
+    SMALL_CURIOUS,
+    SMALL_REINFORCE,
 )
 
 
@@ -77,14 +47,6 @@ class Curious(nn.Module):
         return jnp.sum(batch.weight * error) / jnp.maximum(batch.weight.sum(), 1.0), {}
 
 
-SMALL_CURIOUS = SMALL_CARTPOLE.replace(
-    model="tests.probes:Curious",
-    normalize_intrinsic_rewards=True,
-    intrinsic_reward_coeff=[[0, 0.5], [64 * 3, 0.1]],
-    observation_filter="MeanStdFilter",
-)
-
-
 class State(struct.PyTreeNode):
     time: jax.Array  # i32[]
     cue: jax.Array  # i32[], or f32[] of a continuous probe, or i32[4] of `Forbidden`
@@ -92,6 +54,44 @@ class State(struct.PyTreeNode):
 
 class Params(struct.PyTreeNode):
     max_steps_in_episode: int = 1_000_000
+
+
+class OneAgent(Environment):
+    """An environment of one agent whose spaces and time limit are attributes of its class.
+
+    If it does not say otherwise, it observes a number, chooses one of two actions, and has no time
+    limit that an episode meets.
+    """
+
+    observes = Box(0.0, 1.0, (1,))
+    acts = Discrete(2)
+    time_limit = 1_000_000
+
+    @property
+    def default_params(self) -> Params:
+        return Params(max_steps_in_episode=self.time_limit)
+
+    def observation_space(self, params=None):
+        return self.observes
+
+    def action_space(self, params=None):
+        return self.acts
+
+
+class SeveralAgents(MultiAgentEnvironment):
+    """As `OneAgent`, with the same spaces for all agents."""
+
+    observes, acts, time_limit = OneAgent.observes, OneAgent.acts, OneAgent.time_limit
+    default_params = OneAgent.default_params
+
+    def observation_space(self, agent, params=None):
+        return self.observes
+
+    def action_space(self, agent, params=None):
+        return self.acts
+
+    def nobody_ends(self):
+        return dict.fromkeys((*self.agents, ALL), jnp.array(False))
 
 
 PAID_FOR = ("nothing", "action", "cue")
@@ -106,7 +106,7 @@ class ProbeParams(struct.PyTreeNode):
 
 
 @dataclass(frozen=True)
-class Probe(Environment):
+class Probe(OneAgent):
     """An episode of `num_steps` steps that terminates, with a random cue, shown if `shown`.
 
     reward_for: "nothing" (1 at the end for any action), "action" (1 for action 1), or "cue" (1 for
@@ -120,16 +120,11 @@ class Probe(Environment):
     reward_for: str = "nothing"
     shown: bool = True
     ends: bool = True
+    observes = Discrete(6)
 
     @property
     def default_params(self) -> ProbeParams:
         return ProbeParams(self.num_steps, PAID_FOR.index(self.reward_for), self.shown, self.ends)
-
-    def observation_space(self, params=None) -> Discrete:
-        return Discrete(6)
-
-    def action_space(self, params=None) -> Discrete:
-        return Discrete(2)
 
     def reset_env(self, key, params):
         state = State(jnp.int32(0), jax.random.bernoulli(key).astype(jnp.int32))
@@ -148,21 +143,13 @@ class Probe(Environment):
 
 
 @dataclass(frozen=True)
-class Endless(Environment):
+class Endless(OneAgent):
     """Reward 1 on every step; only the time limit, which is not observed, ends an episode.
 
     With gamma 0.5 every state is worth 2; a time limit treated as a real end would make it less.
     """
 
-    @property
-    def default_params(self) -> Params:
-        return Params(max_steps_in_episode=2)
-
-    def observation_space(self, params=None) -> Box:
-        return Box(0.0, 1.0, (1,))
-
-    def action_space(self, params=None) -> Discrete:
-        return Discrete(2)
+    time_limit = 2
 
     def reset_env(self, key, params):
         return jnp.ones(1), State(jnp.int32(0), jnp.int32(0))
@@ -172,18 +159,11 @@ class Endless(Environment):
 
 
 @dataclass(frozen=True)
-class Watch(Environment):
+class Watch(OneAgent):
     """Observes the time; the reward is 10 times it; action 1 terminates, and 3 steps truncate."""
 
-    @property
-    def default_params(self) -> Params:
-        return Params(max_steps_in_episode=3)
-
-    def observation_space(self, params=None) -> Box:
-        return Box(0.0, 3.0, (1,))
-
-    def action_space(self, params=None) -> Discrete:
-        return Discrete(2)
+    observes = Box(0.0, 3.0, (1,))
+    time_limit = 3
 
     def reset_env(self, key, params):
         return jnp.zeros(1), State(jnp.int32(0), jnp.int32(0))
@@ -196,21 +176,15 @@ class Watch(Environment):
 
 
 @dataclass(frozen=True)
-class Plain(Environment):
+class Plain(OneAgent):
     """A walk on a line without ends, from [-1, 1]: a step costs 1 and a tenth of the place.
 
     Only the time limit ends an episode. Standing still earns -25.5, walking away throughout -38.
     """
 
-    @property
-    def default_params(self) -> Params:
-        return Params(max_steps_in_episode=25)
-
-    def observation_space(self, params=None) -> Box:
-        return Box(-100.0, 100.0, (1,))
-
-    def action_space(self, params=None) -> Discrete:
-        return Discrete(3)
+    observes = Box(-100.0, 100.0, (1,))
+    acts = Discrete(3)
+    time_limit = 25
 
     def reset_env(self, key, params):
         place = jax.random.uniform(key, minval=-1.0, maxval=1.0)
@@ -228,21 +202,18 @@ class TargetParams(struct.PyTreeNode):
 
 
 @dataclass(frozen=True)
-class Target(Environment):
+class Target(OneAgent):
     """One step: the observation encodes a target in [2, 8], and the action is a guess in [0, 10].
 
     The observation is within `offset` +- 1; the reward is minus the distance to the target.
     """
 
+    observes = Box(-1e6, 1e6, (1,))
+    acts = Box(0.0, 10.0, (1,))
+
     @property
     def default_params(self) -> TargetParams:
         return TargetParams()
-
-    def observation_space(self, params=None) -> Box:
-        return Box(-1e6, 1e6, (1,))
-
-    def action_space(self, params=None) -> Box:
-        return Box(0.0, 10.0, (1,))
 
     def reset_env(self, key, params):
         place = jax.random.uniform(key, minval=-1.0, maxval=1.0)
@@ -255,7 +226,7 @@ class Target(Environment):
 
 
 @dataclass(frozen=True)
-class Leavers(MultiAgentEnvironment):
+class Leavers(SeveralAgents):
     """Three agents of different spaces; `short` leaves after the first of four steps.
 
     `short` is rewarded for action 1. After it has left, its observation and reward are garbage that
@@ -264,10 +235,7 @@ class Leavers(MultiAgentEnvironment):
 
     agents: tuple[str, ...] = ("short", "long", "wide")
     nan: bool = False
-
-    @property
-    def default_params(self) -> Params:
-        return Params(max_steps_in_episode=4)
+    time_limit = 4
 
     def observation_space(self, agent, params=None):
         return Box(-1e3, 1e3, (2,)) if agent == "wide" else Discrete(4)
@@ -306,27 +274,20 @@ class Leavers(MultiAgentEnvironment):
 
 
 @dataclass(frozen=True)
-class Crowd(MultiAgentEnvironment):
+class Crowd(SeveralAgents):
     """`count` equal agents, each of which observes a place that it and its neighbour move.
 
     Places and actions are two numbers. An agent is rewarded for an action near its place.
     """
 
     count: int = 2
+    observes = Box(-1e3, 1e3, (2,))
+    acts = Box(-1.0, 1.0, (2,))
+    time_limit = 6
 
     @property
     def agents(self):
         return tuple(f"one_{i}" for i in range(self.count))
-
-    @property
-    def default_params(self) -> Params:
-        return Params(max_steps_in_episode=6)
-
-    def observation_space(self, agent, params=None):
-        return Box(-1e3, 1e3, (2,))
-
-    def action_space(self, agent, params=None):
-        return Box(-1.0, 1.0, (2,))
 
     def reset_env(self, key, params):
         state = State(jnp.int32(0), 3.0 * jax.random.normal(key, (self.count, 2)) + 5.0)
@@ -338,31 +299,21 @@ class Crowd(MultiAgentEnvironment):
         noise = 0.1 * jax.random.normal(key, moves.shape)
         place = state.cue + moves + 0.1 * jnp.roll(moves, 1, axis=0) + noise
         state = State(state.time + 1, place)
-        never = {agent: jnp.array(False) for agent in (*self.agents, ALL)}
-        return self._by_agent(place), state, self._by_agent(reward), never, {}
+        return self._by_agent(place), state, self._by_agent(reward), self.nobody_ends(), {}
 
     def _by_agent(self, rows):
         return {agent: rows[i] for i, agent in enumerate(self.agents)}
 
 
 @dataclass(frozen=True)
-class Recall(Environment):
+class Recall(OneAgent):
     """A cue is shown only at the first step; the last action is rewarded for repeating it.
 
     Without memory the best mean return is a half.
     """
 
     num_steps: int = 5
-
-    @property
-    def default_params(self) -> Params:
-        return Params()
-
-    def observation_space(self, params=None) -> Discrete:
-        return Discrete(3)
-
-    def action_space(self, params=None) -> Discrete:
-        return Discrete(2)
+    observes = Discrete(3)
 
     def reset_env(self, key, params):
         state = State(jnp.int32(0), jax.random.bernoulli(key).astype(jnp.int32))
@@ -376,7 +327,7 @@ class Recall(Environment):
 
 
 @dataclass(frozen=True)
-class Forbidden(Environment):
+class Forbidden(OneAgent):
     """Episodes of a single step in which two random actions of four are possible, and observed.
 
     The larger of the two is rewarded. told: "mask" (by `action_mask`), "part" (by a part of the
@@ -385,10 +336,7 @@ class Forbidden(Environment):
     """
 
     told: str | None = "mask"
-
-    @property
-    def default_params(self) -> Params:
-        return Params()
+    acts = Discrete(4)
 
     def observation_space(self, params=None):
         shown = MultiDiscrete((2, 2, 2, 2))
@@ -397,9 +345,6 @@ class Forbidden(Environment):
             if self.told == "part"
             else shown
         )
-
-    def action_space(self, params=None) -> Discrete:
-        return Discrete(4)
 
     def reset_env(self, key, params):
         first, second = jax.random.choice(key, 4, (2,), replace=False)
@@ -425,20 +370,11 @@ class Forbidden(Environment):
 
 
 @dataclass(frozen=True)
-class Twins(MultiAgentEnvironment):
+class Twins(SeveralAgents):
     """Two agents with equal observations, rewarded for different actions: agent i for action i."""
 
     agents: tuple[str, ...] = ("first", "second")
-
-    @property
-    def default_params(self) -> Params:
-        return Params(max_steps_in_episode=2)
-
-    def observation_space(self, agent, params=None) -> Box:
-        return Box(0.0, 1.0, (1,))
-
-    def action_space(self, agent, params=None) -> Discrete:
-        return Discrete(2)
+    time_limit = 2
 
     def reset_env(self, key, params):
         return {agent: jnp.ones(1) for agent in self.agents}, State(jnp.int32(0), jnp.int32(0))
@@ -448,25 +384,15 @@ class Twins(MultiAgentEnvironment):
         reward = {
             agent: (action[agent] == i).astype(jnp.float32) for i, agent in enumerate(self.agents)
         }
-        never = {agent: jnp.array(False) for agent in (*self.agents, ALL)}
-        return obs, state.replace(time=state.time + 1), reward, never, {}
+        return obs, state.replace(time=state.time + 1), reward, self.nobody_ends(), {}
 
 
 @dataclass(frozen=True)
-class Turns(MultiAgentEnvironment):
+class Turns(SeveralAgents):
     """A game of two moves: a, then b, then the end, at which a gets reward 1 and b gets 2."""
 
     agents: tuple[str, ...] = ("a", "b")
-
-    @property
-    def default_params(self) -> Params:
-        return Params()
-
-    def observation_space(self, agent, params=None) -> Discrete:
-        return Discrete(2)
-
-    def action_space(self, agent, params=None) -> Discrete:
-        return Discrete(2)
+    observes = Discrete(2)
 
     def acting_agents(self, state, params):
         return {"a": state.time == 0, "b": state.time == 1}
@@ -483,7 +409,7 @@ class Turns(MultiAgentEnvironment):
 
 
 @dataclass(frozen=True)
-class Joining(MultiAgentEnvironment):
+class Joining(SeveralAgents):
     """`late` joins in the third of seven steps and pauses in the fifth; then the time limit.
 
     So does any agent but `early`.
@@ -493,16 +419,8 @@ class Joining(MultiAgentEnvironment):
     """
 
     agents: tuple[str, ...] = ("early", "late")
-
-    @property
-    def default_params(self) -> Params:
-        return Params(max_steps_in_episode=7)
-
-    def observation_space(self, agent, params=None) -> Box:
-        return Box(0.0, 100.0, (1,))
-
-    def action_space(self, agent, params=None) -> Discrete:
-        return Discrete(2)
+    observes = Box(0.0, 100.0, (1,))
+    time_limit = 7
 
     def acting_agents(self, state, params):
         late = (state.time >= 2) & (state.time != 4)
@@ -516,8 +434,7 @@ class Joining(MultiAgentEnvironment):
         late = jnp.where(state.time == 4, 10.0, jnp.float32(state.time >= 2))
         reward = dict.fromkeys(self.agents, late) | {"early": jnp.float32(1)}
         state = state.replace(time=state.time + 1)
-        never = {agent: jnp.array(False) for agent in (*self.agents, ALL)}
-        return self._observe(state, params), state, reward, never, {}
+        return self._observe(state, params), state, reward, self.nobody_ends(), {}
 
     def _observe(self, state, params):
         acting = self.acting_agents(state, params)
@@ -533,23 +450,15 @@ class Board(struct.PyTreeNode):
 
 
 @dataclass(frozen=True)
-class TicTacToe(MultiAgentEnvironment):
+class TicTacToe(SeveralAgents):
     """Tic-tac-toe of x and o in turns: 1 for three in a row, -1 for the opponent's, 0 for a draw.
 
     Both observe their marks, then the opponent's.
     """
 
     agents: tuple[str, ...] = ("x", "o")
-
-    @property
-    def default_params(self) -> Params:
-        return Params()
-
-    def observation_space(self, agent, params=None) -> Box:
-        return Box(0.0, 1.0, (2, 9))
-
-    def action_space(self, agent, params=None) -> Discrete:
-        return Discrete(9)
+    observes = Box(0.0, 1.0, (2, 9))
+    acts = Discrete(9)
 
     def acting_agents(self, state, params):
         return {"x": state.time % 2 == 0, "o": state.time % 2 == 1}
