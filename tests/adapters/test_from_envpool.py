@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.messages import refused_by
+from tests.messages import refusal, refused_by
 
 pytest.importorskip("envpool", reason="the extra envpool is not installed")
 
@@ -179,9 +179,7 @@ def test_evaluation_between_iterations_changes_nothing(tmp_path):
     assert all(episode.is_terminated for episode in episodes)
     with pytest.raises(UsageError, match="cannot be replayed"):
         replay_episode(episodes[0], "envpool:CartPole-v1")
-    with pytest.raises(
-        UsageError, match="profile: episodes of envpool:CartPole-v1 are played once"
-    ):
+    with refusal("profile: episodes of envpool:CartPole-v1 are played once"):
         trainer.profile()
 
 

@@ -26,6 +26,7 @@ from jaxrl.core.spaces import Box, Dict, Discrete, Tuple
 from jaxrl.core.spaces import MultiDiscrete as MultiDiscreteOfOurs
 from tests.adapters import gymnax_environments as environments
 from tests.adapters.gymnax_environments import LIMIT, SizedWalk, Walk
+from tests.messages import refusal
 
 THEIRS = spaces.Dict(
     {
@@ -52,9 +53,7 @@ def test_a_part_that_is_no_known_space_is_named():
     class Graph(spaces.Space):
         pass
 
-    with pytest.raises(
-        UsageError, match=r"observation\['net'\]: gymnax's Graph space is not supported"
-    ):
+    with refusal(r"observation\['net'\]: gymnax's Graph space is not supported"):
         convert_space(spaces.Dict({"net": Graph()}), "observation")
 
 
@@ -76,10 +75,7 @@ def test_data_that_cannot_be_loaded_is_said_in_one_line(monkeypatch):
         raise URLError("no route to host")
 
     monkeypatch.setattr(gymnax, "make", offline)
-    with pytest.raises(
-        UsageError,
-        match=r"environment gymnax:MNISTBandit-bsuite cannot be made: URLError: .*no route",
-    ):
+    with refusal(r"environment gymnax:MNISTBandit-bsuite cannot be made: URLError: .*no route"):
         make("gymnax:MNISTBandit-bsuite")
 
 

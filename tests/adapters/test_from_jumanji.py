@@ -145,10 +145,8 @@ def test_an_object_steps_like_its_name_without_the_librarys_resets():
     maze = jumanji.make("Maze-v0")
     env, params = make(AutoResetWrapper(maze))
     by_name = constructor("Maze-v0")()
-    assert (env.observation_space(), env.action_space()) == (
-        by_name.observation_space(),
-        by_name.action_space(),
-    )
+    expected = (by_name.observation_space(), by_name.action_space())
+    assert (env.observation_space(), env.action_space()) == expected
     key = jax.random.key(3)
     outcomes = []
     for each in (env, by_name):

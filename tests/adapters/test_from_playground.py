@@ -74,11 +74,7 @@ test_wrong_names_and_arguments_are_told_in_one_line = refused_by(
         ("CartpolBalance", {}, "unknown playground environment.*did you mean 'CartpoleBalance'"),
         ("CartpoleBalance", {"impl": "wrap"}, "unknown impl 'wrap'.*did you mean 'warp'"),
         ("CartpoleBalance", {"vision": True}, "unknown argument 'vision'"),
-        (
-            "CartpoleBalance",
-            {"sim_dt": "x"},
-            "CartpoleBalance': sim_dt must be a finite",
-        ),
+        ("CartpoleBalance", {"sim_dt": "x"}, "CartpoleBalance': sim_dt must be a finite"),
     ],
 )
 

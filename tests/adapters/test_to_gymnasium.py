@@ -1,7 +1,6 @@
 """Environments as Gymnasium's: its checker, the same numbers as ours, every autoreset mode."""
 
 import copy
-import sys
 from dataclasses import dataclass
 
 import gymnasium
@@ -289,13 +288,6 @@ test_bad_input_is_refused_in_one_line = refused(
         (lambda: started().reset(options={"reset_mask": [1, 0]}), r"must be bool\[2\], not int64"),
     ]
 )
-
-
-@pytest.mark.parametrize("adapter", [to_gymnasium, lambda env: to_gymnasium_vector(env, 2)])
-def test_without_gymnasium_a_line_names_the_extra(adapter, monkeypatch):
-    monkeypatch.setitem(sys.modules, "gymnasium", None)
-    with pytest.raises(UsageError, match=r'needs gymnasium: pip install "jaxrl\[gymnasium\]"'):
-        adapter("cartpole")
 
 
 def test_what_is_made_is_gymnasiums():

@@ -1,18 +1,16 @@
 """Environments as gymnax's: the numbers of our own `step`, in six values or in five."""
 
 import copy
-import sys
 
 import gymnax
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 from gymnax.environments import environment, spaces
 from gymnax.wrappers.purerl import FlattenObservationWrapper, LogWrapper
 
 import jaxrl
-from jaxrl import UsageError, to_gymnax
+from jaxrl import to_gymnax
 from jaxrl.core.spaces import MultiDiscrete
 from tests.messages import refused
 from tests.probes import Forbidden, Probe, Target, Watch
@@ -110,11 +108,3 @@ test_bad_input_is_refused_in_one_line = refused(
         (lambda: to_gymnax(ManyLevers()), "gymnax has no space for the actions of ManyLevers"),
     ]
 )
-
-
-def test_without_gymnax_a_line_says_so(monkeypatch):
-    monkeypatch.setitem(sys.modules, "gymnax", None)
-    with pytest.raises(
-        UsageError, match="to_gymnax needs gymnax, which is not installed: pip install gymnax"
-    ):
-        to_gymnax("cartpole")

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import jaxrl
-from jaxrl import UsageError, to_jaxmarl
+from jaxrl import to_jaxmarl
 from tests.probes import Forbidden, Leavers
 
 IS_INSTALLED = importlib.util.find_spec("jaxmarl") is not None
@@ -120,9 +120,3 @@ def test_the_same_keys_and_actions_give_what_our_own_step_gives():
         assert dones["__all__"] == truncated["__all__"]
         ends += int(info["returned_episode"][0])
     assert ends == 60
-
-
-def test_without_jaxmarl_a_line_names_the_extra(monkeypatch):
-    monkeypatch.setitem(sys.modules, "jaxmarl", None)
-    with pytest.raises(UsageError, match=r'needs jaxmarl: pip install "jaxrl\[jaxmarl\]"'):
-        to_jaxmarl("arena")

@@ -1,13 +1,11 @@
 """Environments as PettingZoo's: its own tests, the same numbers as ours, agents that leave."""
 
-import sys
-
 import jax
 import numpy as np
 import pytest
 
 import jaxrl
-from jaxrl import UsageError, to_pettingzoo
+from jaxrl import to_pettingzoo
 from tests.messages import refused
 from tests.probes import Forbidden, Leavers, Turns
 
@@ -164,9 +162,3 @@ test_bad_input_is_refused_in_one_line = refused(
         (lambda: started().reset(seed=0.5), "a seed must be a whole number"),
     ]
 )
-
-
-def test_without_pettingzoo_a_line_names_the_extra(monkeypatch):
-    monkeypatch.setitem(sys.modules, "pettingzoo", None)
-    with pytest.raises(UsageError, match=r'needs pettingzoo: pip install "jaxrl\[pettingzoo\]"'):
-        to_pettingzoo("arena")

@@ -10,12 +10,12 @@ import sys
 import numpy as np
 import pytest
 
-from jaxrl import Callbacks, PPOConfig, UsageError
+from jaxrl import Callbacks, PPOConfig
 from jaxrl.adapters import to_ray_tune
 from jaxrl.adapters.to_ray_tune import Plan, dotted, medians, report
 from jaxrl.run.results import flatten
 from tests.messages import refused
-from tests.probes import SMALL_REINFORCE
+from tests.programs import SMALL_REINFORCE
 
 ARENA = PPOConfig(env="arena", num_envs=4, rollout_length=8, minibatch_size=16, total_env_steps=64)
 
@@ -58,12 +58,8 @@ def test_a_trials_config_changes_the_configuration_and_members_stand_above_it():
     members = plan(ARENA, {"lr": [1e-3, 1e-2]}, seeds=2).trials(
         {"lr": 1.0, "gamma": 0.9, "pol2": {"gamma": 0.8}}
     )
-    assert [(member.config.lr, member.config.seed) for member in members] == [
-        (1e-3, 0),
-        (1e-3, 1),
-        (1e-2, 0),
-        (1e-2, 1),
-    ]
+    expected = [(1e-3, 0), (1e-3, 1), (1e-2, 0), (1e-2, 1)]
+    assert [(member.config.lr, member.config.seed) for member in members] == expected
     assert {member.config.for_policy(name).gamma for member in members for name in ("pol1",)} == {
         0.9
     }
@@ -189,12 +185,6 @@ def test_a_report_holds_pythons_own_values():
         assert {"done", "best/done", "members/0000/diverged"} <= {
             path for path, value in values.items() if type(value) is bool
         }
-
-
-def test_without_ray_it_says_what_to_install(monkeypatch):
-    monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(UsageError, match=r"pip install 'jaxrl\[ray\]'"):
-        to_ray_tune.trainable(SMALL_REINFORCE)
 
 
 # With Ray: each in a process of its own, since a started cluster and its warnings outlive a test.

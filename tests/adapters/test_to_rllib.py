@@ -78,14 +78,6 @@ def test_a_missing_action_is_refused_in_one_line():
         env.step({"agent1": 0})
 
 
-def test_without_ray_a_line_names_the_extra(monkeypatch):
-    for name in ("", ".rllib.env.multi_agent_env", ".rllib.env.multi_agent_env_runner"):
-        monkeypatch.setitem(sys.modules, f"ray{name}", None)
-    for make in (lambda: to_rllib("arena"), jaxrl.rllib_env_runner):
-        with pytest.raises(UsageError, match=r'needs RLlib: pip install "jaxrl\[rllib\]"'):
-            make()
-
-
 def alone(envs, ended, actions):
     """A step of copies that step one by one; those whose episodes ended are reset by it."""
     results = []

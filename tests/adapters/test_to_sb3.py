@@ -11,7 +11,7 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from jaxrl import UsageError, to_gymnasium, to_gymnasium_vector, to_sb3_vec
+from jaxrl import to_gymnasium, to_gymnasium_vector, to_sb3_vec
 from tests.messages import refused
 from tests.probes import Forbidden, Watch
 
@@ -117,12 +117,6 @@ test_bad_input_is_refused_in_one_line = refused(
         (lambda: to_sb3_vec("cartpole", 1).set_attr("gravity", 5), "gravity cannot be set"),
     ]
 )
-
-
-def test_without_stable_baselines3_a_line_names_the_extra(monkeypatch):
-    monkeypatch.setitem(sys.modules, "stable_baselines3", None)
-    with pytest.raises(UsageError, match=r'needs stable_baselines3: pip install "jaxrl\[sb3\]"'):
-        to_sb3_vec("cartpole", 2)
 
 
 @pytest.mark.skipif(not IS_INSTALLED, reason="needs Stable-Baselines3, which needs torch")

@@ -22,6 +22,7 @@ from jaxrl.core.env_checker import check_env
 from jaxrl.core.errors import UsageError
 from jaxrl.core.fast_prng import to_fast_key
 from jaxrl.core.spaces import Box, Discrete, box_of
+from tests.messages import refused_by
 
 
 class Walk(WrappedEnvironment):
@@ -149,10 +150,8 @@ def constructor(name):
 
 def test_a_constructor_has_the_arguments_of_the_library_and_our_time_limit():
     parameters = constructor("walk").__signature__.parameters
-    assert {each: parameters[each].default for each in parameters} == {
-        **ARGUMENTS,
-        "time_limit": "truncates",
-    }
+    expected = {**ARGUMENTS, "time_limit": "truncates"}
+    assert {each: parameters[each].default for each in parameters} == expected
     other = constructors("fake", lambda: ["walk"])(
         lambda _: Maker(lambda _, **args: args, {"time_limit": 400}, has_time_limit=False)
     )
@@ -174,39 +173,29 @@ def test_an_environment_knows_the_arguments_that_were_given():
     assert constructor("walk")().made_with == {}
 
 
-REFUSED = {
-    "size": (True, "size must be a finite number, not True"),
-    "wind": (float("nan"), "wind must be a finite number, not nan"),
-    "loops": (1, "loops must be True or False, not 1"),
-    "map": ("hill", "unknown map 'hill' of environment 'fake:walk'; did you mean 'hills'"),
-    "max_steps": (0, "max_steps must be an integer of at least 1, not 0"),
-    "rule": ({1}, "rule must be a number, a text, None, or a list or mapping of such, not {1}"),
-    "time_limit": (
-        5,
-        "unknown time_limit '5' of environment 'fake:walk'; known: terminates, trunc",
-    ),
-    "sise": (5, "unknown argument 'sise' of environment 'fake:walk'; did you mean 'size'"),
-}
-
-
-@pytest.mark.parametrize("argument", REFUSED)
-def test_a_value_of_another_kind_is_refused_in_one_line(argument):
-    value, message = REFUSED[argument]
-    with pytest.raises(UsageError) as error:
-        constructor("walk")(**{argument: value})
-    assert message in str(error.value) and "\n" not in str(error.value)
-
-
-def test_what_a_library_refuses_is_told_with_its_arguments():
-    message = r"environment fake:walk: \{'size': 13\} are refused: KeyError: 'thirteen'"
-    with pytest.raises(UsageError, match=message):
-        constructor("walk")(size=13)
-
-
-@pytest.mark.parametrize("name", ["wak", "", None, 5, np.zeros(3), ["walk"]])
-def test_another_name_is_refused_with_those_that_are_known(name):
-    with pytest.raises(UsageError, match=r"unknown fake environment .* known: run, walk"):
-        constructor(name)
+test_a_value_of_another_kind_is_refused_in_one_line = refused_by(
+    lambda argument, value: constructor("walk")(**{argument: value}),
+    [
+        ("size", True, "size must be a finite number, not True"),
+        ("size", 13, "environment fake:walk: {'size': 13} are refused: KeyError: 'thirteen'"),
+        ("wind", float("nan"), "wind must be a finite number, not nan"),
+        ("loops", 1, "loops must be True or False, not 1"),
+        ("map", "hill", "unknown map 'hill' of environment 'fake:walk'; did you mean 'hills'"),
+        ("max_steps", 0, "max_steps must be an integer of at least 1, not 0"),
+        ("rule", {1}, "rule must be a number, a text, None, or a list or mapping of such, not {1}"),
+        (
+            "time_limit",
+            5,
+            "unknown time_limit '5' of environment 'fake:walk'; known: terminates, trunc",
+        ),
+        ("sise", 5, "unknown argument 'sise' of environment 'fake:walk'; did you mean 'size'"),
+    ],
+    literal=True,
+)
+OTHER_NAMES = ["wak", "", None, 5, np.zeros(3), ["walk"]]
+test_another_name_is_refused_with_those_that_are_known = refused_by(
+    constructor, [(name, "unknown fake environment .* known: run, walk") for name in OTHER_NAMES]
+)
 
 
 def imported_error(error):
