@@ -13,7 +13,8 @@ from jaxrl.ops.exploration import EpsilonGreedy, Random, policy_of
 from jaxrl.run.storage import checkpoint
 from jaxrl.run.storage.config_file import config_facts, read_config
 from tests.messages import refused_by
-from tests.probes import SMALL_ARENA, SMALL_CARTPOLE, Turns
+from tests.probes import Turns
+from tests.programs import SMALL_ARENA, SMALL_CARTPOLE, TINY, first_rollout, updated
 
 HALF = np.log(0.5)
 
@@ -23,11 +24,9 @@ def flattened(distribution, env_steps):
     return Categorical(distribution.logits / 2)
 
 
-def collected(config, key=0):
-    """The trajectory of the first group in a first iteration."""
-    algorithm = config.build()
-    runner = algorithm.init(jax.random.key(key))
-    return jax.jit(algorithm.collect)(runner)[1].trajectories
+def collected(config):
+    """The trajectories of each group in a first iteration."""
+    return first_rollout(config)[2].trajectories
 
 
 @pytest.mark.long
@@ -72,10 +71,7 @@ def test_a_resumed_run_goes_on_with_its_schedule_to_the_bit(tmp_path):
 def test_one_policy_explores_and_another_that_does_not_learn_acts_greedily():
     config = SMALL_ARENA.replace(
         policies_to_train=("pol1",),
-        per_policy={
-            "pol1": {"exploration_config": {"type": "Random"}},
-            "pol2": {"explore": False},
-        },
+        per_policy={"pol1": {"exploration_config": {"type": "Random"}}, "pol2": {"explore": False}},
     )
     groups = config.build().grouping.groups
     by_policy = dict(zip((group.policies[0] for group in groups), collected(config), strict=True))
@@ -88,14 +84,8 @@ def test_one_policy_explores_and_another_that_does_not_learn_acts_greedily():
 
 @pytest.mark.long
 def test_agents_that_wait_keep_the_probability_of_an_action_whose_outcome_is_open():
-    config = PPOConfig(
-        env=Turns(), num_envs=2, rollout_length=8, minibatch_size=16, num_epochs=1,
-        fcnet_hiddens=(4,), policies="shared", exploration_config={"type": "Random"},
-    )  # fmt: skip
-    algorithm = config.build()
-    runner = algorithm.init(jax.random.key(0))
-    for _ in range(2):
-        runner, metrics = jax.jit(algorithm.update)(runner)
+    exploration = {"policies": "shared", "exploration_config": {"type": "Random"}}
+    _, metrics = updated(PPOConfig(env=Turns(), **TINY, **exploration))
     assert all(jnp.all(jnp.isfinite(value)) for value in jax.tree.leaves(metrics.learners))
 
 

@@ -112,10 +112,8 @@ def test_weighted_cloning_of_an_environments_object_or_in_workers(poles, workers
 @pytest.mark.long
 def test_agents_of_a_pettingzoo_environment_are_cloned_policy_by_policy(tmp_path):
     pytest.importorskip("pettingzoo")
-    env, small = (
-        "tests.outside.workers.environments:Leavers",
-        {"fcnet_hiddens": (4,), "policies": "per-agent"},
-    )
+    env = "tests.outside.workers.environments:Leavers"
+    small = {"fcnet_hiddens": (4,), "policies": "per-agent"}
     acting = PPOConfig(env=env, num_envs=2, rollout_length=8, minibatch_size=8, **small)
     with Trainer(acting, run_dir=None, quiet=True, workers=0) as trainer:
         episodes = trainer.sample(4)

@@ -13,7 +13,8 @@ from jaxrl.algorithms.sharding import check_devices, devices_worth_using
 from jaxrl.cli.plot import plot
 from tests.algorithms import reinforce
 from tests.algorithms.reinforce import ReinforceConfig
-from tests.probes import SMALL_REINFORCE, Probe
+from tests.probes import Probe
+from tests.programs import SMALL_REINFORCE
 
 SOURCE = Path(reinforce.__file__)
 PAID_FOR_ACTION_1 = ReinforceConfig(

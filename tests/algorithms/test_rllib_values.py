@@ -93,10 +93,8 @@ def test_policies_as_names_leave_per_policy_as_it_is_and_a_specs_own_settings_ad
     config = PPOConfig(**ARENA, per_policy={"pol1": {"lr": 0.25, "gamma": 0.5}})
     assert config.replace(policies={"pol1": None, "pol2": None}).per_policy == config.per_policy
     specs = {"pol1": PolicySpec({"lr": 0.5}), "pol2": PolicySpec({"gamma": 0.75})}
-    assert config.replace(policies=specs).to_dict()["per_policy"] == {
-        "pol1": {"lr": 0.5, "gamma": 0.5},
-        "pol2": {"gamma": 0.75},
-    }
+    expected = {"pol1": {"lr": 0.5, "gamma": 0.5}, "pol2": {"gamma": 0.75}}
+    assert config.replace(policies=specs).to_dict()["per_policy"] == expected
 
 
 @pytest.mark.parametrize(

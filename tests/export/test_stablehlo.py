@@ -14,6 +14,7 @@ from jaxrl.export.policy_step import Built
 from jaxrl.models.policy_spec import PolicyWeights
 from jaxrl.run.inference.policy import Policy
 from tests.export.kinds import NamedRun, differences, policy_of_kind
+from tests.messages import refused_by
 
 pytest.importorskip("flatbuffers", reason="the extra `stablehlo`")
 
@@ -134,17 +135,15 @@ def test_an_environment_that_cannot_be_opened_is_named_and_observations_are_draw
     assert "observations are drawn from the space: no such environment" in str(exported)
 
 
-@pytest.mark.parametrize(
-    ("name", "line"),
+test_a_file_that_cannot_be_is_refused_before_anything_is_computed = refused_by(
+    lambda folder, name: policy_of_kind("dense").export(folder / name),
     [
         ("model.stablehl", "unknown ending '.stablehl' of .*did you mean '.stablehlo'"),
         ("model", "unknown ending '' of"),
         ("none/model.stablehlo", "cannot be written: there is no folder"),
     ],
+    fixture="tmp_path",
 )
-def test_a_file_that_cannot_be_is_refused_before_anything_is_computed(name, line, tmp_path):
-    with pytest.raises(UsageError, match=line):
-        policy_of_kind("dense").export(tmp_path / name)
 
 
 def test_a_missing_package_is_named_with_the_extra(monkeypatch, tmp_path):

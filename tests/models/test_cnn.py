@@ -6,11 +6,11 @@ import jax
 import numpy as np
 import pytest
 
-from jaxrl.core.errors import UsageError
 from jaxrl.core.spaces import Box, Dict, Discrete, MultiDiscrete, Tuple
 from jaxrl.models.cnn import cnn, patches
 from jaxrl.models.model import num_parameters
 from jaxrl.models.network_inputs import layout_of
+from tests.messages import refused_by
 
 KEY = jax.random.key(0)
 IMAGE = Box(0.0, 8.0, (7, 6, 3))
@@ -144,21 +144,16 @@ def test_no_two_images_of_a_tree_begin_with_the_same_convolutions():
     )
 
 
-@pytest.mark.parametrize(
-    "space",
+NEEDS = r"conv_filters=.* need images, a Box of \(height, width, channels\)"
+test_observations_that_are_no_images_are_refused = refused_by(
+    lambda space: cnn(space, ((4, 3, 1),), action_space=Discrete(2)),
     [
-        Discrete(4),
-        MultiDiscrete((2, 2)),
-        Box(0.0, 1.0, (7, 7)),
-        Dict({"speed": Box(0.0, 1.0), "gear": Discrete(4)}),
+        (Discrete(4), NEEDS),
+        (MultiDiscrete((2, 2)), NEEDS),
+        (Box(0.0, 1.0, (7, 7)), NEEDS),
+        (Dict({"speed": Box(0.0, 1.0), "gear": Discrete(4)}), NEEDS),
     ],
-    ids=str,
 )
-def test_observations_that_are_no_images_are_refused(space):
-    with pytest.raises(
-        UsageError, match=r"conv_filters=.* need images, a Box of \(height, width, channels\)"
-    ):
-        cnn(space, ((4, 3, 1),), action_space=Discrete(2))
 
 
 # Channels first

@@ -42,10 +42,8 @@ class Counting(nn.Module):
 
 class NNXNet(nnx.Module):
     def __init__(self, size, outputs, *, rngs):
-        self.policy, self.value = (
-            nnx.Linear(size, outputs, rngs=rngs),
-            nnx.Linear(size, 1, rngs=rngs),
-        )
+        self.policy = nnx.Linear(size, outputs, rngs=rngs)
+        self.value = nnx.Linear(size, 1, rngs=rngs)
 
     def __call__(self, obs):
         flat = obs.reshape(len(obs), -1)

@@ -9,11 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxrl.core.errors import UsageError
 from jaxrl.core.spaces import Box, Dict, Discrete, MultiDiscrete, Tuple, parts_of
 from jaxrl.models.mlp import ACTIVATIONS, MLP, input_size, lookup
 from jaxrl.models.model import num_parameters
 from jaxrl.ops.continuous import Beta, DiagGaussian, SquashedGaussian
+from tests.messages import refused_by
 
 KEY = jax.random.key(0)
 ACTIONS = Discrete(3)
@@ -127,26 +127,18 @@ def test_the_distribution_of_box_actions_is_the_one_that_is_asked_for(kind, made
     assert [leaf.shape for leaf in jax.eval_shape(look)] == [(9, 2), (9,), (9,)]
 
 
-def test_a_distribution_that_does_not_fit_is_refused():
-    with pytest.raises(
-        UsageError,
-        match="action_distribution='beta' needs Box actions with finite bounds, not Disc",
-    ):
-        MLP(Box(-1.0, 1.0, (5,)), Discrete(2), action_distribution="beta")
-    with pytest.raises(
-        UsageError, match="free_log_std=True does not fit action_distribution='beta'"
-    ):
-        MLP(
-            Box(-1.0, 1.0, (5,)),
-            Box(-1.0, 1.0, (2,)),
-            free_log_std=True,
-            action_distribution="beta",
-        )
-
-
-def test_a_free_log_std_without_box_actions_is_refused():
-    with pytest.raises(UsageError, match="free_log_std=True needs Box actions, not Discrete"):
-        MLP(Box(-1.0, 1.0, (5,)), Discrete(2), free_log_std=True)
+FIVE, TWO = Box(-1.0, 1.0, (5,)), Box(-1.0, 1.0, (2,))
+BETA = {"action_distribution": "beta"}
+FREE = {"free_log_std": True}
+test_what_does_not_fit_the_actions_is_refused = refused_by(
+    lambda observations, actions, settings: MLP(observations, actions, **settings),
+    [
+        (FIVE, Discrete(2), BETA, "'beta' needs Box actions with finite bounds, not Disc"),
+        (FIVE, TWO, BETA | FREE, "free_log_std=True does not fit action_distribution='beta'"),
+        (FIVE, Discrete(2), FREE, "free_log_std=True needs Box actions, not Discrete"),
+        (Discrete(3), Box(0, 5, (0,)), {}, "not supported; allowed"),
+    ],
+)
 
 
 def test_two_one_hots_of_100_and_four_actions_make_235781_parameters():
@@ -336,8 +328,3 @@ def test_equal_models_are_one_static_key():
     assert model == equal
     assert hash(model) == hash(equal)
     assert model != MLP(Box(np.zeros(4), np.ones(4)), ACTIONS, (9,))
-
-
-def test_an_action_space_without_a_distribution_is_refused():
-    with pytest.raises(UsageError, match="not supported; allowed"):
-        MLP(Discrete(3), Box(0, 5, (0,)))

@@ -6,19 +6,15 @@ import numpy as np
 import pytest
 
 from jaxrl import PPOConfig, Trainer, UsageError, load_policy
-from jaxrl.core.env import Environment
 from jaxrl.core.spaces import Box, Dict, Discrete, MultiDiscrete, Tuple
 from jaxrl.models.network_inputs import ObservationFilter
 from jaxrl.ops.running_stats import update
+from tests.probes import OneAgent, State
 
 MEAN_STD = "MeanStdFilter"
 NUMBERS, PICTURE = Box(-np.inf, np.inf, (3,)), Box(0, 255, (4, 5, 3), "uint8")
 PARTS = Dict(
-    {
-        "cam": PICTURE,
-        "inner": Tuple((Discrete(4), Box(0, 4000, (), "int32"))),
-        "row": NUMBERS,
-    }
+    {"cam": PICTURE, "inner": Tuple((Discrete(4), Box(0, 4000, (), "int32"))), "row": NUMBERS}
 )
 
 
@@ -38,10 +34,8 @@ def learned(observation_filter, obs):
 
 
 def test_numbers_are_normalised_pictures_scaled_and_integers_left_alone():
-    observation_filter, obs = (
-        ObservationFilter(PARTS, MEAN_STD),
-        drawn(np.random.default_rng(0), 50),
-    )
+    observation_filter = ObservationFilter(PARTS, MEAN_STD)
+    obs = drawn(np.random.default_rng(0), 50)
     moments = learned(observation_filter, obs)
     assert {name: leaf.shape for name, leaf in moments.mean.items()} == {"inner/1": (), "row": (3,)}
     read = observation_filter.read(moments, obs)
@@ -98,29 +92,19 @@ def test_observations_without_numbers_have_no_filter():
             )
 
 
-class Sights(Environment):
+class Sights(OneAgent):
     """A picture and numbers far from 0, of which the first one says the right action."""
 
-    name = "Sights"
-    default_params = ()
-
-    def observation_space(self, params=None):
-        return Dict({"cam": PICTURE, "row": NUMBERS})
-
-    def action_space(self, params=None):
-        return Discrete(2)
+    observes = Dict({"cam": PICTURE, "row": NUMBERS})
 
     def reset_env(self, key, params):
         row = 1000 + 50 * jax.random.normal(key, (3,))
         picture = jax.random.randint(key, PICTURE.shape, 0, 256).astype(jnp.uint8)
-        return {"cam": picture, "row": row}, row[0] > 1000
-
-    def is_truncated(self, state, params):
-        return jnp.array(False)
+        return {"cam": picture, "row": row}, State(jnp.int32(0), row[0] > 1000)
 
     def step_env(self, key, state, action, params):
         obs, after = self.reset_env(key, params)
-        reward = jnp.float32(action == state)
+        reward = jnp.float32(action == state.cue)
         return obs, after, reward, jnp.array(True), {}
 
 

@@ -148,10 +148,8 @@ def test_scores_by_distance_become_scores_by_key():
 def test_a_network_takes_any_leading_axes_and_gives_its_carry_back_in_its_form(name, shared):
     space, actions = Box(-1.0, 1.0, (5,)), Discrete(3)
     features = Box(-np.inf, np.inf, (CORES[name].num_outputs,))
-    torso, heads = (
-        MLP(space, actions, hiddens=(INPUTS,), vf_share_layers=True),
-        MLP(features, actions, hiddens=()),
-    )
+    torso = MLP(space, actions, hiddens=(INPUTS,), vf_share_layers=True)
+    heads = MLP(features, actions, hiddens=())
     network = RecurrentNetwork(torso, CORES[name], heads, shared)
     params = jax.eval_shape(network.init, KEY)
     for shape in ((), (4,), (2, 3)):

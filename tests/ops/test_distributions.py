@@ -54,12 +54,8 @@ def test_a_categorical_has_the_probabilities_of_the_softmax(logits):
     for action in range(4):
         log_prob = distribution.log_prob(jnp.array([action]))
         np.testing.assert_allclose(log_prob, [np.log(probabilities[action])], rtol=1e-5, atol=1e-5)
-    np.testing.assert_allclose(
-        distribution.entropy(),
-        [-(probabilities * np.log(probabilities)).sum()],
-        rtol=1e-5,
-        atol=1e-5,
-    )
+    expected = [-(probabilities * np.log(probabilities)).sum()]
+    np.testing.assert_allclose(distribution.entropy(), expected, rtol=1e-5, atol=1e-5)
 
 
 @few
@@ -217,10 +213,8 @@ def test_a_network_gives_a_mean_and_a_log_std_for_each_number_of_a_box():
 
 
 def test_an_action_space_without_a_distribution_is_refused():
-    with pytest.raises(
-        UsageError,
-        match=r"action space Box.*not supported; allowed: Discrete, MultiDiscrete, Box, and Dict",
-    ):
+    message = r"action space Box.*not supported; allowed: Discrete, MultiDiscrete, Box, and Dict"
+    with pytest.raises(UsageError, match=message):
         num_logits(Box(0, 5, (0,)))
 
 

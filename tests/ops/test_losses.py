@@ -62,10 +62,8 @@ def test_an_infinite_clip_clips_no_ratio():
 
 def test_a_dual_clip_bounds_the_loss_of_negative_advantages_and_stops_its_gradient():
     """Ratios 2 and 5 of advantages +-1: the loss of -1 is the ratio, and 3 at most."""
-    log_probs, advantages = (
-        jnp.log(jnp.array([2.0, 5.0, 2.0, 5.0])),
-        jnp.array([-1.0, -1.0, 1.0, 1.0]),
-    )
+    log_probs = jnp.log(jnp.array([2.0, 5.0, 2.0, 5.0]))
+    advantages = jnp.array([-1.0, -1.0, 1.0, 1.0])
     loss = lambda log_probs: clipped_surrogate(log_probs, jnp.zeros(4), advantages, 0.3, 3.0)
     np.testing.assert_allclose(loss(log_probs), [2, 3, -1.3, -1.3], rtol=1e-6)
     gradients = jax.grad(lambda log_probs: jnp.sum(loss(log_probs)))(log_probs)

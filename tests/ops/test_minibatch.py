@@ -128,10 +128,8 @@ def test_of_a_handful_of_rows_all_orders_come_equally_often(num_rows):
     for epoch in (0, 1):
         _, counts = np.unique(found[:, epoch] @ num_rows ** np.arange(num_rows), return_counts=True)
         expected = len(found) / math.factorial(num_rows)
-        chi_square, freedom = (
-            np.sum((counts - expected) ** 2 / expected),
-            math.factorial(num_rows) - 1,
-        )
+        chi_square = np.sum((counts - expected) ** 2 / expected)
+        freedom = math.factorial(num_rows) - 1
         assert len(counts) == freedom + 1
         assert abs(chi_square - freedom) < 4.5 * np.sqrt(2 * freedom)
 

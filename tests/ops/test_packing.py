@@ -32,10 +32,8 @@ def assert_equal(actual, expected):
 def test_what_is_unpacked_is_what_was_packed_and_arrays_are_few():
     tree = rows(7)
     packed = jax.jit(lambda tree: pack(tree, num_axes=1, widest=20))(tree)
-    assert {name: wide.shape for name, wide in packed.wide.items()} == {
-        "float32": (7, 7),
-        "int32": (7, 3),
-    }
+    expected = {"float32": (7, 7), "int32": (7, 3)}
+    assert {name: wide.shape for name, wide in packed.wide.items()} == expected
     assert [leaf.shape for leaf in packed.alone] == [
         (7,),
         (7, 5, 5),

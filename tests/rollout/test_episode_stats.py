@@ -69,11 +69,8 @@ def assert_summary(summary, episodes):
 
 
 def assert_spread(spread, numbers):
-    assert (float(spread.sum), float(spread.min), float(spread.max)) == (
-        sum(numbers),
-        min(numbers),
-        max(numbers),
-    )
+    expected = (sum(numbers), min(numbers), max(numbers))
+    assert (float(spread.sum), float(spread.min), float(spread.max)) == expected
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from flax import struct
 
-from jaxrl.core.env import MultiAgentEnvironment, StackedEnvironment, raw_reset, raw_step
+from jaxrl.core.env import StackedEnvironment, raw_reset, raw_step
 from jaxrl.core.spaces import Box, Discrete
 from jaxrl.models.policy_spec import PolicySpec, PolicyWeights
 from jaxrl.ops.distributions import Categorical
@@ -19,6 +19,7 @@ from jaxrl.rollout.first_step import make_rollout_spec
 from jaxrl.rollout.grouping import group_policies
 from jaxrl.rollout.policy_map import resolve_policies
 from jaxrl.rollout.rollout import play
+from tests.probes import SeveralAgents
 
 KEY = jax.random.key(0)
 E, T = 3, 10
@@ -38,23 +39,16 @@ class State(struct.PyTreeNode):
 
 
 @dataclass(frozen=True)
-class Clocks(StackedEnvironment):
+class Clocks(SeveralAgents, StackedEnvironment):
     """Agents "a" and "b" observe (episode, time + 10 for b).
 
     The reward is noise plus the action.
     """
 
     agents: tuple = ("a", "b")
-
-    @property
-    def default_params(self):
-        return Params()
-
-    def observation_space(self, agent, params=None):
-        return Box(-100.0, 100.0, (2,))
-
-    def action_space(self, agent, params=None):
-        return Discrete(4)
+    observes = Box(-100.0, 100.0, (2,))
+    acts = Discrete(4)
+    default_params = Params()
 
     def reset_stacked(self, key, params):
         state = State(jax.random.uniform(key), jnp.int32(0))
@@ -85,15 +79,12 @@ class Clocks(StackedEnvironment):
 
 
 @dataclass(frozen=True)
-class ClocksInDicts(MultiAgentEnvironment):
+class ClocksInDicts(SeveralAgents):
     """The same through dicts by agent id."""
 
     clocks: Clocks = Clocks()
     agents: tuple = Clocks.agents
-
-    default_params = Clocks.default_params
-    observation_space = Clocks.observation_space
-    action_space = Clocks.action_space
+    observes, acts, default_params = Clocks.observes, Clocks.acts, Clocks.default_params
 
     def reset_env(self, key, params):
         return self.clocks.reset_env(key, params)
@@ -146,10 +137,8 @@ def policy_spec(env, policies, model, num_envs):
     policies = resolve_policies(env, policies if isinstance(policies, str) else dict(policies))
     grouping = group_policies(env, env.default_params, policies, lambda *_: None)
     policy_specs = (PolicySpec(model, CLOCKS.observation_space("a"), Discrete(4)),)
-    spec, index = (
-        make_rollout_spec(env, env.default_params, grouping, policy_specs),
-        jnp.arange(num_envs),
-    )
+    spec = make_rollout_spec(env, env.default_params, grouping, policy_specs)
+    index = jnp.arange(num_envs)
 
     @jax.jit
     def run(key, envs, env_params):
@@ -299,9 +288,8 @@ def test_the_next_rollout_goes_on_where_the_last_one_stopped(cut):
 def test_the_reward_of_a_row_is_that_of_the_rows_own_action(cut):
     noise = cut.steps["reward"] - cut.steps["action"]
     assert np.all((noise >= 0) & (noise < 1))
-    assert (
-        len(np.unique(noise)) > 0.99 * noise.size
-    )  # and every step of every environment has noise of its own
+    # And every step of every environment has noise of its own
+    assert len(np.unique(noise)) > 0.99 * noise.size
     assert set(np.unique(cut.steps["action"])) == {0, 1, 2, 3}
 
 

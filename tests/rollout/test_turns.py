@@ -9,16 +9,15 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxrl import PPOConfig
 from jaxrl.core.env import Solo
-from jaxrl.core.errors import UsageError
 from jaxrl.ops.advantages import gae
 from jaxrl.rollout.steps import Steps
 from jaxrl.rollout.turns import Unfinished, as_chosen, brought_over, left_open, outcomes
+from tests.messages import refusal
 from tests.probes import Endless, Joining, Turns
 
 STEPS = 24  # of a history, cut into rollouts of 1, 2, 3, 4, 6, 8, 12 or 24 steps
@@ -113,11 +112,7 @@ def by_rollouts(past, length):
         acting = following < STEPS and past.active[following]
         bootstrap = past.value[following] if following < STEPS else 0.0
         unfinished, times, outcome, active, advantages = one_rollout(
-            unfinished,
-            part,
-            times,
-            np.full(shape, bootstrap, np.float32),
-            np.full(shape, acting),
+            unfinished, part, times, np.full(shape, bootstrap, np.float32), np.full(shape, acting)
         )
         outcome, advantages, times = jax.device_get((outcome[:4], advantages, times))
         for i in np.flatnonzero(np.asarray(active)):
@@ -234,9 +229,7 @@ def test_one_agent_cannot_wait():
         def acting_agents(self, state, params):
             return jnp.array(True)
 
-    with pytest.raises(
-        UsageError, match="Alone has one agent, which cannot wait: remove `acting_agents`"
-    ):
+    with refusal("Alone has one agent, which cannot wait: remove `acting_agents`"):
         Solo(Alone())
 
 
@@ -245,9 +238,7 @@ def test_flags_that_do_not_fit_the_agents_are_refused_before_anything_compiles()
         def acting_agents(self, state, params):
             return {"a": jnp.array(True)}
 
-    with pytest.raises(
-        UsageError, match=r"Odd: acting_agents\(state, params\)\['b'\] must be bool\[\]"
-    ):
+    with refusal(r"Odd: acting_agents\(state, params\)\['b'\] must be bool\[\]"):
         PPOConfig(env=Odd(), rollout_length=3, **SMALL).build()
 
 

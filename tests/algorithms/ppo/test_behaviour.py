@@ -6,13 +6,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax import struct
 
 from jaxrl import PPOConfig, make_train
 from jaxrl.algorithms.ppo.batch import advantages_and_targets, make_batch
 from jaxrl.algorithms.ppo.behaviour import as_if_by_policy, as_if_played_now
 from jaxrl.algorithms.ppo.loss import gradient
-from jaxrl.core.env import Environment
 from jaxrl.core.spaces import Box, Discrete
 from jaxrl.models.policy_spec import PolicyInputs, PolicySpec, PolicyWeights
 from jaxrl.ops.distributions import Categorical, DiagGaussian
@@ -26,44 +24,34 @@ from tests.algorithms.ppo.test_update import (
     log_softmax,
     trajectory,
 )
+from tests.core.environments import Clock
+from tests.probes import OneAgent
 
 SEEDS = jnp.arange(3)
 TWO_ARMS, THREE_ARMS = (0.0, 1.0), (1.0, 0.9, 0.0)
 TARGET = np.array([0.5, -0.3], np.float32)
 
 
-class NoState(struct.PyTreeNode):
-    time: jax.Array
-
-
-class Limit(struct.PyTreeNode):
-    max_steps_in_episode: int = 5
-
-
-class Bandit(Environment):
+class Bandit(OneAgent):
     """One step an episode; arm i pays `pays[i]`, or a point minus its squared distance."""
 
-    name = "bandit"
-    default_params = Limit()
+    observes = Box(-1, 1, (1,))
 
     def __init__(self, pays=None):
         self.pays = pays
-
-    def observation_space(self, params=None):
-        return Box(-1, 1, (1,))
 
     def action_space(self, params=None):
         return Box(-1, 1, (2,)) if self.pays is None else Discrete(len(self.pays))
 
     def reset_env(self, key, params):
-        return jnp.zeros(1), NoState(jnp.int32(0))
+        return jnp.zeros(1), Clock(jnp.int32(0))
 
     def step_env(self, key, state, action, params):
         if self.pays is None:
             reward = -jnp.sum((action - TARGET) ** 2)
         else:
             reward = jnp.asarray(self.pays)[action]
-        return jnp.zeros(1), NoState(state.time + 1), reward, jnp.array(True), {}
+        return jnp.zeros(1), Clock(state.time + 1), reward, jnp.array(True), {}
 
 
 class Table:

@@ -9,29 +9,21 @@ import pytest
 
 from jaxrl import Learner, PPOConfig, Trainer, UsageError, load_policy, make_train
 from jaxrl.algorithms.bc.config import BCConfig
-from jaxrl.core.env import MultiAgentEnvironment
 from jaxrl.core.spaces import Box, Dict, Discrete, MultiDiscrete
-from jaxrl.core.types import ALL
 from jaxrl.models.policy_spec import PolicyInputs
 from jaxrl.run.storage.checkpoint import named_arrays
-from tests.messages import refused_by
-from tests.probes import SMALL_ARENA, Joining, Leavers, Params, Plain, State, Twins
+from tests.messages import refused, refused_by
+from tests.probes import Joining, Leavers, Params, Plain, SeveralAgents, State, Twins
+from tests.programs import SMALL, SMALL_ARENA
 
-TINY = {
-    "num_envs": 4,
-    "rollout_length": 8,
-    "minibatch_size": 16,
-    "num_epochs": 2,
-    "fcnet_hiddens": (8,),
-    "total_env_steps": 4 * 8 * 3,
-}
+TINY = {**SMALL, "rollout_length": 8, "minibatch_size": 16, "total_env_steps": 4 * 8 * 3}
 
 
 BLIND = ("own", "state", "all-agents")  # named as what their critics see
 
 
 @dataclass(frozen=True)
-class Coin(MultiAgentEnvironment):
+class Coin(SeveralAgents):
     """A coin that turns over in every step; all agents are paid 1 where it lies on heads.
 
     The agents of `BLIND` always observe 1, `seeing` the coin. With gamma 1/2 heads is worth
@@ -40,16 +32,10 @@ class Coin(MultiAgentEnvironment):
     """
 
     agents: tuple[str, ...] = (*BLIND, "seeing")
-
-    @property
-    def default_params(self) -> Params:
-        return Params(max_steps_in_episode=1)
+    time_limit = 1
 
     def observation_space(self, agent, params=None):
         return Discrete(2) if agent == "seeing" else Box(0.0, 1.0, (1,))
-
-    def action_space(self, agent, params=None):
-        return Discrete(2)
 
     def global_state(self, state, params):
         return state.cue.astype(jnp.float32)[None]
@@ -61,8 +47,7 @@ class Coin(MultiAgentEnvironment):
     def step_env(self, key, state, action, params):
         reward = dict.fromkeys(self.agents, state.cue.astype(jnp.float32))
         state = State(state.time + 1, 1 - state.cue)
-        never = dict.fromkeys((*self.agents, ALL), jnp.array(False))
-        return self._observe(state), state, reward, never, {}
+        return self._observe(state), state, reward, self.nobody_ends(), {}
 
     def _observe(self, state):
         return {**dict.fromkeys(BLIND, jnp.ones(1)), "seeing": state.cue}
@@ -129,9 +114,7 @@ def test_a_critic_knows_what_it_sees_and_a_policys_own_observation_does_not_tell
     seen = {
         "own": (),
         "state": {"observation": coin.astype(jnp.float32)[:, None]},
-        "all-agents": {
-            "observation": {**dict.fromkeys(BLIND, jnp.ones((2, 1))), "seeing": coin},
-        },
+        "all-agents": {"observation": {**dict.fromkeys(BLIND, jnp.ones((2, 1))), "seeing": coin}},
     }
     for source in BLIND:
         group, _ = trainer.algorithm.grouping.locate(source)
@@ -304,8 +287,11 @@ test_what_cannot_work_is_refused_in_one_line = refused_by(
 )
 
 
-def test_steps_of_others_hold_nothing_for_a_critic():
-    with pytest.raises(UsageError, match="critic_observation='state': recorded episodes hold"):
-        BCConfig(env="arena", input="episodes", critic_observation="state")
-    with pytest.raises(UsageError, match="Learner: critic_observation must be 'own'"):
-        Learner(SMALL_ARENA.replace(critic_observation="all-agents"))
+CLONED = {"env": "arena", "input": "episodes", "critic_observation": "state"}
+TOLD_MORE = SMALL_ARENA.replace(critic_observation="all-agents")
+test_steps_of_others_hold_nothing_for_a_critic = refused(
+    [
+        (lambda: BCConfig(**CLONED), "critic_observation='state': recorded episodes hold"),
+        (lambda: Learner(TOLD_MORE), "Learner: critic_observation must be 'own'"),
+    ]
+)

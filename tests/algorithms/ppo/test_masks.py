@@ -1,6 +1,5 @@
 """Impossible actions: never taken, by whoever acts, and nothing is learned the worse for it."""
 
-import functools
 from dataclasses import dataclass
 
 import jax
@@ -14,11 +13,12 @@ from jaxrl.core.errors import UsageError
 from jaxrl.core.spaces import MultiDiscrete
 from jaxrl.core.types import DEFAULT_AGENT, DEFAULT_POLICY
 from jaxrl.run.inference.policy import Policy
-from tests.probes import SMALL_CARTPOLE, Forbidden, Params, State
+from tests.probes import Forbidden, SeveralAgents, State
+from tests.programs import SMALL_CARTPOLE, first_rollout
 
 
 @dataclass(frozen=True)
-class Choosers(StackedEnvironment):
+class Choosers(SeveralAgents, StackedEnvironment):
     """Each of two agents chooses one of three and one of two, of those it is shown as possible.
 
     It is paid for the greatest possible ones; how often an impossible one was chosen is the metric
@@ -26,16 +26,8 @@ class Choosers(StackedEnvironment):
     """
 
     agents: tuple[str, ...] = ("left", "right")
-
-    @property
-    def default_params(self) -> Params:
-        return Params()
-
-    def observation_space(self, agent, params=None) -> MultiDiscrete:
-        return MultiDiscrete((2,) * 5)
-
-    def action_space(self, agent, params=None) -> MultiDiscrete:
-        return MultiDiscrete((3, 2))
+    observes = MultiDiscrete((2,) * 5)
+    acts = MultiDiscrete((3, 2))
 
     def reset_stacked(self, key, params):
         drawn, first, second = jax.random.split(key, 3)
@@ -147,21 +139,16 @@ def test_each_agent_has_a_mask_of_its_own_and_each_number_of_an_action_its_part(
     assert result["env_runners"]["episode_return_mean"] > 1.9  # two agents
 
 
-@functools.cache
-def first_rollout(env):
-    """(algorithm, runner, trajectory) of the first rollout of a policy for each agent."""
+def rollout_of(env):
+    """(algorithm, runner, rollout) of the first rollout of a policy for each agent."""
     config = PPOConfig(env=env, num_envs=32, rollout_length=8, fcnet_hiddens=(32,))
-    algorithm = config.build()
-    play = jax.jit(lambda key: algorithm.collect(algorithm.init(key)))
-    runner, rollout = play(jax.random.key(0))
-    (trajectory,) = rollout.trajectories
-    return algorithm, runner, trajectory
+    return first_rollout(config)
 
 
 @pytest.mark.long
 def test_an_environment_of_stacked_agents_and_the_same_agent_by_agent_have_the_same_masks():
     """So they act alike, by policies that see the masks in what is drawn from, and learn alike."""
-    stacked, named = (first_rollout(env)[2] for env in (Choosers(), NamedChoosers()))
+    stacked, named = (rollout_of(env)[2].trajectories[0] for env in (Choosers(), NamedChoosers()))
     assert jax.tree.structure(stacked) == jax.tree.structure(named)
     for leaf, named_leaf in zip(jax.tree.leaves(stacked), jax.tree.leaves(named), strict=True):
         np.testing.assert_allclose(leaf, named_leaf, rtol=1e-4, atol=1e-5)
@@ -169,7 +156,8 @@ def test_an_environment_of_stacked_agents_and_the_same_agent_by_agent_have_the_s
 
 @pytest.mark.long
 def test_policies_side_by_side_have_masks_of_their_own():
-    algorithm, runner, trajectory = first_rollout(NamedChoosers())
+    algorithm, runner, rollout = rollout_of(NamedChoosers())
+    (trajectory,) = rollout.trajectories
     allowed = [
         np.take_along_axis(part, trajectory.action[..., i : i + 1], -1)
         for i, part in enumerate(np.split(np.asarray(trajectory.obs), [3], axis=-1))

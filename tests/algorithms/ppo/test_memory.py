@@ -17,7 +17,7 @@ from jaxrl.algorithms.ppo.behaviour import as_if_by_policy, as_if_played_now
 from jaxrl.core.env import StackedEnvironment
 from jaxrl.core.spaces import Box, Discrete
 from jaxrl.models.policy_spec import PolicyWeights
-from tests.probes import Crowd, Joining, Leavers, Params, Recall, State
+from tests.probes import Crowd, Joining, Leavers, Recall, SeveralAgents, State
 
 MEMORIES = {
     "gru": {"use_gru": True, "lstm_cell_size": 8},
@@ -41,20 +41,11 @@ SMALL = {
 
 
 @dataclass(frozen=True)
-class Recallers(StackedEnvironment):
+class Recallers(SeveralAgents, StackedEnvironment):
     """`Recall` for each of several agents, with a cue of its own."""
 
     agents: tuple[str, ...]
-
-    @property
-    def default_params(self) -> Params:
-        return Params()
-
-    def observation_space(self, agent, params=None) -> Discrete:
-        return Discrete(3)
-
-    def action_space(self, agent, params=None) -> Discrete:
-        return Discrete(2)
+    observes = Discrete(3)
 
     def reset_stacked(self, key, params):
         cue = jax.random.bernoulli(key, shape=(len(self.agents),)).astype(jnp.int32)

@@ -14,8 +14,9 @@ import pytest
 from jaxrl import PPOConfig, Trainer, load_policy
 from jaxrl.core.errors import UsageError
 from jaxrl.run.storage.config_file import config_facts
-from tests.messages import refused_by
-from tests.probes import SMALL_ARENA, SMALL_CARTPOLE, Probe, Target, Twins
+from tests.messages import refusal, refused_by
+from tests.probes import Probe, Target, Twins
+from tests.programs import SMALL_ARENA, SMALL_CARTPOLE
 
 
 class Net(nn.Module):
@@ -124,9 +125,7 @@ def test_policies_may_have_models_of_their_own(tmp_path):
         policy.value([3, 4]),
     )
     assert load_policy(tmp_path / "run", "pol2").remembers
-    with pytest.raises(
-        UsageError, match=r"model was an object.*again in Python, .*\(RUN, model=\.\.\.\)"
-    ):
+    with refusal(r"model was an object.*again in Python, .*\(RUN, model=\.\.\.\)"):
         load_policy(tmp_path / "run", "pol1")
     specs = trainer.algorithm.policy_specs
     assert [policy_spec.has_memory for policy_spec in specs] == [False, True]
@@ -139,9 +138,8 @@ def test_a_models_own_loss_and_reward_are_learned_and_reported(fitted):
     _, result = fitted(30, env=Probe(), model=WithLoss(), entropy_coeff=0.0)
     learned = result["learners"]["default_policy"]
     assert learned["model_loss"] > 0
-    assert (
-        learned["logit_size"] < np.sqrt(learned["model_loss"]) * 1.001
-    )  # the mean of |x| is no more than its r.m.s.
+    # The mean of |x| is no more than its r.m.s.
+    assert learned["logit_size"] < np.sqrt(learned["model_loss"]) * 1.001
     trainer, _ = fitted(30, env=Probe(), model=WithLoss())
     assert (
         np.asarray(jax.nn.softmax(trainer.get_policy("default_policy").distribution(0).logits))[0]
@@ -216,7 +214,5 @@ test_settings_of_networks_that_exclude_each_other_are_refused = refused_by(
 
 
 def test_a_model_that_does_not_fit_the_actions_is_refused_before_training():
-    with pytest.raises(
-        UsageError, match=r"logits over Discrete\(n=2\) must have the shape \[3, 2\].* not \[3, 5\]"
-    ):
+    with refusal(r"logits over Discrete\(n=2\) must have the shape \[3, 2\].* not \[3, 5\]"):
         PPOConfig(env=Probe(), model=Net(5)).build()

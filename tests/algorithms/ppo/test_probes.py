@@ -346,10 +346,8 @@ def test_a_policy_not_in_policies_to_train_keeps_its_parameters_to_the_bit():
     start = jax.jit(algorithm.init)(jax.random.key(0))
     runner, metrics = jax.jit(algorithm.update)(start)
     for policy, changes in (("first", False), ("second", True)):
-        before, after = (
-            algorithm.policy_weights(start, policy),
-            algorithm.policy_weights(runner, policy),
-        )
+        before = algorithm.policy_weights(start, policy)
+        after = algorithm.policy_weights(runner, policy)
         same = jax.tree.all(jax.tree.map(lambda x, y: bool((x == y).all()), before, after))
         assert same != changes, policy
     learned = {

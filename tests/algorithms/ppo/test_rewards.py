@@ -23,7 +23,8 @@ from jaxrl.ops.running_stats import init_running_stats
 from jaxrl.rollout.steps import Trajectory
 from jaxrl.run.storage import checkpoint
 from tests.messages import refused_by
-from tests.probes import SMALL_CARTPOLE, SMALL_CURIOUS, Curious, Turns, Watch
+from tests.probes import Curious, Turns, Watch
+from tests.programs import SMALL_CARTPOLE, SMALL_CURIOUS, first_rollout, updated
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "random_network_distillation.py"
 NOVELTY = SimpleNamespace(intrinsic_reward=lambda params, rows: params * rows.next_obs[..., 0])
@@ -162,20 +163,15 @@ def test_environments_split_over_devices_have_one_deviation_and_one_mean():
     np.testing.assert_allclose(afters["intrinsic"], parted(0, after["intrinsic"]), rtol=1e-5)
 
 
-def collected(config):
-    algorithm = config.build()
-    return jax.jit(algorithm.collect)(algorithm.init(jax.random.key(0)))[1].trajectories
-
-
 @pytest.mark.long
 def test_a_model_with_an_intrinsic_reward_sees_the_state_that_a_step_reached_before_the_reset():
     small = {"num_envs": 2, "rollout_length": 6, "minibatch_size": 12, "num_epochs": 1}
-    (rows,) = collected(PPOConfig(env=Watch(), model=Curious(), **small))
+    (rows,) = first_rollout(PPOConfig(env=Watch(), model=Curious(), **small))[2].trajectories
     time, reached = np.asarray(rows.obs[..., 0]), np.asarray(rows.next_obs[..., 0])
     np.testing.assert_array_equal(reached, time + 1)
     done = np.asarray(rows.done)
     assert done.any() and (time[1:][done[:-1]] == 0).all()  # the next row is another episode's
-    (plain,) = collected(PPOConfig(env=Watch(), fcnet_hiddens=(4,), **small))
+    (plain,) = first_rollout(PPOConfig(env=Watch(), fcnet_hiddens=(4,), **small))[2].trajectories
     assert plain.next_obs is None
 
 
@@ -195,14 +191,9 @@ class Table:
 
 @pytest.mark.long
 def test_agents_that_wait_are_paid_for_their_own_actions_alone():
-    config = PPOConfig(
-        env=Turns(), num_envs=2, rollout_length=6, minibatch_size=12, num_epochs=1,
-        policies="shared", model=Table(), normalize_intrinsic_rewards=True,
-    )  # fmt: skip
-    algorithm = config.build()
-    runner = algorithm.init(jax.random.key(0))
-    for _ in range(2):
-        runner, metrics = jax.jit(algorithm.update)(runner)
+    sizes = {"num_envs": 2, "rollout_length": 6, "minibatch_size": 12, "num_epochs": 1}
+    paid = {"policies": "shared", "model": Table(), "normalize_intrinsic_rewards": True}
+    runner, metrics = updated(PPOConfig(env=Turns(), **sizes, **paid))
     assert all(jnp.all(jnp.isfinite(value)) for value in jax.tree.leaves(metrics.learners))
     # Of the two agents one acts in each of 6 steps, in 2 environments, twice.
     assert runner.learners[0].intrinsic_filter.count == 2 * 2 * 6

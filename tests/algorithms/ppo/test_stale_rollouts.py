@@ -13,7 +13,7 @@ from jaxrl.algorithms.ppo.behaviour import as_if_by_policy, as_if_played_now
 from jaxrl.models.policy_spec import PolicyWeights
 from tests.algorithms.ppo.test_update import MODEL, learner_spec, log_softmax, trajectory
 from tests.outside.jax_vector import config_outside
-from tests.probes import SMALL_CARTPOLE
+from tests.programs import SMALL_CARTPOLE
 
 
 @functools.partial(jax.jit, static_argnums=0)

@@ -8,9 +8,10 @@ from jaxrl import PPOConfig, UsageError
 from jaxrl.algorithms.config import algorithm_config
 from jaxrl.algorithms.ppo import summary
 from jaxrl.algorithms.ppo.loss import total_loss
-from jaxrl.core.env import Environment
 from jaxrl.core.fields import number, setting
 from jaxrl.core.spaces import Box
+from tests.core.environments import Clock
+from tests.probes import OneAgent
 
 PLAIN = "-min(r A, clip(r, 1 +- 0.2) A) + 0.5 min((V - R)^2, 10)"
 
@@ -47,22 +48,14 @@ def test_the_objective_is_printed_as_the_loss_adds_it_up(changes, objective):
     assert line.strip() == f"loss = {objective}"
 
 
-class Framed(Environment):
+class Framed(OneAgent):
     """Four frames, one after the other, and one step."""
 
-    default_params = ()
-
-    def observation_space(self, params=None):
-        return Box(0, 255, (4, 84, 84), "uint8")
-
-    def action_space(self, params=None):
-        return Box((0.0, -1.0), (np.inf, 1.0))
-
-    def is_truncated(self, state, params):
-        return jnp.array(False)
+    observes = Box(0, 255, (4, 84, 84), "uint8")
+    acts = Box((0.0, -1.0), (np.inf, 1.0))
 
     def reset_env(self, key, params):
-        return jnp.zeros((4, 84, 84), jnp.uint8), jnp.int32(0)
+        return jnp.zeros((4, 84, 84), jnp.uint8), Clock(jnp.int32(0))
 
     def step_env(self, key, state, action, params):
         return *self.reset_env(key, params), jnp.float32(0), jnp.array(True), {}

@@ -107,10 +107,8 @@ def reference_loss(
     """The objective as the design states it, row by row, in NumPy and float64."""
     rows, total = jax.tree.map(np.asarray, rows), 0.0
     for i in range(len(value)):
-        new, old = (
-            log_softmax(logits[i]),
-            log_softmax(np.asarray(rows.distribution.logits[i], np.float64)),
-        )
+        new = log_softmax(logits[i])
+        old = log_softmax(np.asarray(rows.distribution.logits[i], np.float64))
         ratio = np.exp(new[rows.action[i]] - old[rows.action[i]])
         surrogate = -min(
             ratio * rows.advantage[i], np.clip(ratio, 1 - clip, 1 + clip) * rows.advantage[i]
@@ -251,9 +249,8 @@ def test_a_minibatch_without_active_rows_takes_no_step():
     before, after, _ = learn(PAIRS, hypers(lr=1e-2), path)
     assert (int(before.opt_state[0].count), int(after.opt_state[0].count)) == (0, wanted)
     _, after, _ = learn(dataclasses.replace(PAIRS, always_active=True), hypers(lr=1e-2), path)
-    assert (
-        int(after.opt_state[0].count) == 72
-    )  # so it must not be said of an environment that agents leave
+    # So it must not be said of an environment that agents leave
+    assert int(after.opt_state[0].count) == 72
 
 
 def test_where_all_rows_are_active_it_makes_no_difference_that_some_might_not_be():
@@ -345,10 +342,8 @@ def test_every_minibatch_takes_an_equal_share_of_every_block_of_environments(blo
 def test_the_share_of_clipped_values_is_that_of_the_active_rows_beyond_the_bound(kind):
     active = np.random.default_rng(5).random((STEPS, ENVS, AGENTS)) < 0.5
     # One step over all rows at rate 0, so that the values are those of the first parameters.
-    plan, numbers = (
-        learner_spec(value_clip=kind, minibatch_size=48, num_epochs=1),
-        hypers(lr=0.0, vf_clip_param=0.3),
-    )
+    plan = learner_spec(value_clip=kind, minibatch_size=48, num_epochs=1)
+    numbers = hypers(lr=0.0, vf_clip_param=0.3)
     path = trajectory(jax.random.key(0), active)
     before, _, metrics = learn(plan, numbers, path)
     _, value = apply(before.params, np.asarray(path.obs).reshape(-1, 3))
