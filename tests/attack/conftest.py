@@ -3,7 +3,7 @@
 import pytest
 
 import jaxrl
-from tests.probes import SMALL_CARTPOLE
+from tests.programs import SMALL_CARTPOLE
 
 
 @pytest.fixture(scope="session")

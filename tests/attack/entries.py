@@ -1,6 +1,7 @@
 """Every argument of every public entry, and the kinds of values that each takes."""
 
 import dataclasses
+from functools import partial
 
 from jaxrl_client import PolicyClient
 
@@ -31,7 +32,7 @@ from tests.attack.nonsense import (
     cases,
     kind_of,
 )
-from tests.probes import SMALL_CARTPOLE as SMALL
+from tests.programs import SMALL_CARTPOLE as SMALL
 
 LRS = {"lr": [1e-3, 1e-4]}
 EVERY = set(VALUES)
@@ -39,7 +40,7 @@ ENDS = {"True", "0"}
 ARRAYS = {"array", "f32 0.5", "f64 nan"}  # what a random key may be, by its kind
 MAKERS = {"object", "class"}  # what may be called, or be an instance
 PLAYED = {
-    "episodes": WHOLE | {"True"} - {"True"},
+    "episodes": WHOLE,
     "explore": FLAG,
     "seed": SEED | NOTHING,
     "checkpoint": {"5"},
@@ -114,34 +115,25 @@ def written(path="x", **given):
         return writer
 
 
-def episode(**given):
-    start = {"observations": [0, 1], "actions": [0], "rewards": [1.0]}
-    return SingleAgentEpisode(**{**start, **given})
-
-
-def multi(**given):
-    start = {
-        "observations": [{"a": 0}, {"a": 1}],
-        "actions": [{"a": 0}],
-        "rewards": [{"a": 1.0}],
-    }
-    return MultiAgentEpisode(**{**start, **given})
+episode = partial(SingleAgentEpisode, observations=[0, 1], actions=[0], rewards=[1.0])
+multi = partial(
+    MultiAgentEpisode, observations=[{"a": 0}, {"a": 1}], actions=[{"a": 0}], rewards=[{"a": 1.0}]
+)
 
 
 def configurations():
     ppo = config_kinds(jaxrl.PPOConfig, **CONFIG)
-    make = lambda **given: jaxrl.PPOConfig(**{"env": "cartpole", **given})
+    make = partial(jaxrl.PPOConfig, env="cartpole")
     yield from cases("PPOConfig", reading(make), ppo, env="environment")
     bc = {name: kind for name, kind in config_kinds(jaxrl.BCConfig).items() if name not in ppo}
-    make = lambda **given: jaxrl.BCConfig(**{"env": "cartpole", "input": "x", **given})
+    make = partial(jaxrl.BCConfig, env="cartpole", input="x")
     yield from cases("BCConfig", make, bc)
     marwil = config_kinds(jaxrl.MARWILConfig)
-    make = lambda **given: jaxrl.MARWILConfig(**{"env": "cartpole", "input": "x", **given})
+    make = partial(jaxrl.MARWILConfig, env="cartpole", input="x")
     yield from cases("MARWILConfig", make, {k: v for k, v in marwil.items() if k not in bc | ppo})
     tuned = lambda **given: jaxrl.PPOConfig.tuned(given.get("env", "cartpole"))
     yield from cases("PPOConfig.tuned", tuned, {"env": MAKERS}, env="environment")
-    make_train = lambda config: jaxrl.make_train(config)
-    yield from cases("make_train", make_train, {"config": set()}, config="make_train env")
+    yield from cases("make_train", jaxrl.make_train, {"config": set()}, config="make_train env")
     pool = {
         "size": WHOLE,
         "every": WHOLE | NOTHING,
@@ -165,7 +157,7 @@ def configurations():
             if "epsilon" in name and "steps" not in name:
                 arguments[name] = SHARE | {"0"}
         yield from cases(kind, made, arguments)
-    levels = lambda **given: jaxrl.LevelsBySuccess(**{"levels": [{}, {"gravity": 1.0}], **given})
+    levels = partial(jaxrl.LevelsBySuccess, levels=[{}, {"gravity": 1.0}])
     arguments = {
         "levels": set(),
         "threshold": SHARE | {"0"},
@@ -204,11 +196,11 @@ def environments():
         structural = {key: kind for key, kind in arguments.items() if key in structure}
         yield from cases(type(env).__name__, type(env), structural)
     yield from cases("make", jaxrl.make, {"name": set()}, name="environment env")
-    registering = lambda **given: jaxrl.register(**{"name": "nothing", "constructor": int, **given})
+    registering = partial(jaxrl.register, name="nothing", constructor=int)
     arguments = {"name": TEXT, "constructor": {"class"}}
     yield from cases("register", registering, arguments)
     cartpole = jaxrl.make("cartpole")[0]
-    checking = lambda **given: jaxrl.check_env(cartpole, **given)
+    checking = partial(jaxrl.check_env, cartpole)
     yield from cases(
         "check_env", checking, {"steps": WHOLE, "params": NOTHING, "key": NOTHING | ARRAYS}
     )
@@ -222,49 +214,43 @@ def adapters():
         if not is_installed(name.removeprefix("to_")):
             continue
         env = "arena" if name in ("to_pettingzoo", "to_jaxmarl") else "cartpole"
-        made = lambda name=name, env=env, **given: getattr(jaxrl, name)(**{"env": env, **given})
+        made = partial(getattr(jaxrl, name), env=env)
         more = {} if name in ("to_jaxmarl", "to_gymnax") else {"render_mode": NOTHING}
         more |= {"legacy": FLAG} if name == "to_gymnax" else {}
         yield from cases(name, made, arguments | more, env="environment")
-    vector = lambda **given: jaxrl.to_gymnasium_vector(
-        **{"env": "cartpole", "num_envs": 2, **given}
-    )
+    vector = partial(jaxrl.to_gymnasium_vector, env="cartpole", num_envs=2)
     more = {"num_envs": WHOLE, "render_mode": NOTHING, "autoreset_mode": set(), "copy": FLAG}
     yield from cases("to_gymnasium_vector", vector, arguments | more, env="environment")
 
 
 def of_spaces():
-    box = lambda **given: spaces.Box(**{"low": 0.0, "high": 1.0, "shape": (2,), **given})
+    box = partial(spaces.Box, low=0.0, high=1.0, shape=(2,))
     numbers = {"0", "-1", "0.5", "f32 0.5", "inf"}
     arguments = {
         "low": numbers,
-        "high": (numbers - {"-1"}) | {"5", "True"} - {"True"},
+        "high": (numbers - {"-1"}) | {"5"},
         "shape": {"[]", "None"},
         "dtype": {"class", "f32 0.5", "f64 nan"},
     }
     yield from cases("Box", box, arguments, low="bounds Box", high="bounds Box", dtype="Box type")
-    discrete = lambda **given: spaces.Discrete(**{"n": 2, **given})
+    discrete = partial(spaces.Discrete, n=2)
     arguments = {"n": WHOLE, "start": NATURAL | {"-1"}}
     yield from cases("Discrete", discrete, arguments)
     yield from cases("MultiDiscrete", spaces.MultiDiscrete, {"nvec": set()})
     yield from cases("Dict", spaces.Dict, {"parts": set()}, parts="Dict")
     yield from cases("Tuple", spaces.Tuple, {"spaces": set()}, spaces="Tuple")
-    learner = lambda **given: jaxrl.Learner(
-        **{
-            "config": SMALL.replace(env="external", env_args={}),
-            "observation_space": spaces.Box(0.0, 1.0, (2,)),
-            "action_space": spaces.Discrete(2),
-            **given,
-        }
+    learner = partial(
+        jaxrl.Learner,
+        config=SMALL.replace(env="external", env_args={}),
+        observation_space=spaces.Box(0.0, 1.0, (2,)),
+        action_space=spaces.Discrete(2),
     )
     arguments = {"config": set(), "observation_space": set(), "action_space": set()}
     yield from cases("Learner", learner, arguments | {"masked": FLAG}, config="configuration")
 
 
 def sweeping():
-    call = lambda **given: jaxrl.sweep(
-        **{"config": SMALL, "space": LRS, "run_dir": None, "quiet": True, **given}
-    )
+    call = partial(jaxrl.sweep, config=SMALL, space=LRS, run_dir=None, quiet=True)
     arguments = {
         "config": set(),
         "space": set(),
@@ -283,16 +269,15 @@ def sweeping():
     }
     also = {"config": "configuration", "space": "space nothing", "loggers": "log"}
     yield from cases("sweep", call, arguments, **also)
-    resume = lambda **given: jaxrl.resume_sweep(**{"path": "nowhere", **given})
+    resume = partial(jaxrl.resume_sweep, path="nowhere")
     arguments = {"path": set(), "quiet": FLAG, "trust": FLAG}
     yield from cases("resume_sweep", resume, arguments, path="folder run")
     for draw in ("uniform", "loguniform", "randint"):
         made = getattr(jaxrl, draw)
         least = POSITIVE if draw == "loguniform" else REAL
         whole = {"0", "5", "-1"}
-        arguments = {"low": whole if draw == "randint" else least, "high": set()}
-        bounds = lambda made=made, **given: made(**{"low": 1, "high": 10, **given})
-        arguments["high"] = {"5"}
+        bounds = partial(made, low=1, high=10)
+        arguments = {"low": whole if draw == "randint" else least, "high": {"5"}}
         yield from cases(draw, bounds, arguments, low=draw, high=draw)
     for draw in ("choice", "grid_search"):
         many = {"array", "ragged", "[object]"}
@@ -322,10 +307,10 @@ def serving():
         arguments[name] = WHOLE
     arguments |= {"max_messages_per_second": WHOLE, "episode_timeout": WHOLE}
     yield from cases("ServerSettings", ServerSettings, arguments)
-    server = lambda **given: PolicyServer(**{"policies": {"pol": 5}, **given})
+    server = partial(PolicyServer, policies={"pol": 5})
     arguments = {"policies": set(), "settings": NOTHING, "explore": FLAG, "seed": SEED}
     yield from cases("PolicyServer", server, arguments, policies="policy")
-    client = lambda **given: PolicyClient(**{"reconnect_seconds": 0, "timeout": 0.1, **given})
+    client = partial(PolicyClient, reconnect_seconds=0, timeout=0.1)
     arguments = {
         "address": set(),
         "inference_mode": set(),
@@ -340,9 +325,9 @@ def serving():
 
 def of_episodes():
     arguments = {
-        "observations": set(),
-        "infos": set(),
-        "actions": set(),
+        "observations": {"ragged"},
+        "infos": {"None", "[]", "{}", "''"},
+        "actions": {"[object]"},
         "rewards": set(),
         "terminated": ENDS,
         "truncated": ENDS,
@@ -357,18 +342,12 @@ def of_episodes():
         "observation_space": NOTHING,
         "action_space": NOTHING,
     }
-    arguments["infos"] = {"None", "[]", "{}", "''"}
-    arguments |= {"observations": {"ragged"}, "actions": {"[object]"}}
     yield from cases("SingleAgentEpisode", episode, arguments, rewards="reward")
-    getters = {
-        "indices": {"0", "None", "[]", "-1"},
-        "neg_index_as_lookback": FLAG,
-    }
+    getters = {"indices": {"0", "None", "[]", "-1"}, "neg_index_as_lookback": FLAG}
     for getter in ("get_observations", "get_actions", "get_rewards", "get_infos"):
-        read = lambda getter=getter, **given: getattr(episode(), getter)(**given)
-        yield from cases(getter, read, getters, indices="index")
-    read = lambda **given: episode().get_extra_model_outputs(**given)
-    yield from cases("get_extra_model_outputs", read, {"key": set()}, key="output")
+        yield from cases(getter, getattr(episode(), getter), getters, indices="index")
+    outputs = episode().get_extra_model_outputs
+    yield from cases("get_extra_model_outputs", outputs, {"key": set()}, key="output")
     step = lambda **given: episode(len_lookback_buffer=0).add_env_step(
         **{"observation": 1, "action": 1, "reward": 1.0, **given}
     )
@@ -383,26 +362,22 @@ def of_episodes():
     cut = lambda **given: episode(len_lookback_buffer=0).cut(**given)
     yield from cases("cut", cut, {"len_lookback_buffer": NATURAL | NOTHING | {"10**400"}})
     arguments = {
-        "observations": {"None"},
+        "observations": set(),
         "actions": set(),
         "rewards": set(),
-        "terminateds": FLAG | MAPPING,
-        "truncateds": FLAG | MAPPING,
+        "terminateds": ENDS | MAPPING | NOTHING,
+        "truncateds": ENDS | MAPPING | NOTHING,
         "env_t_started": NATURAL | NOTHING,
         "len_lookback_buffer": NATURAL | {"10**400"},
         "agent_t_started": MAPPING | NOTHING | {"{5: 5}"},
     }
-    arguments["observations"] = set()
-    arguments |= {"terminateds": ENDS | MAPPING | NOTHING, "truncateds": ENDS | MAPPING | NOTHING}
     yield from cases("MultiAgentEpisode", multi, arguments)
     arguments = {"path": PATH, "max_rows": WHOLE, "max_bytes": WHOLE, "max_seconds": NUMBER}
     yield from cases("EpisodeWriter", written, arguments)
-    reader = lambda **given: list(read_episodes(**{"path": "nowhere", **given}))
+    reader = lambda path="nowhere", **given: list(read_episodes(path, **given))
     arguments = {"path": set(), "skip_damaged": FLAG}
     yield from cases("read_episodes", reader, arguments, path="episodes")
-    estimate = lambda **given: jaxrl.estimate_return(
-        **{"episodes": [episode()], "policy": 5, **given}
-    )
+    estimate = partial(jaxrl.estimate_return, episodes=[episode()], policy=5)
     arguments = {
         "episodes": set(),
         "policy": EVERY,
@@ -433,7 +408,7 @@ def trainings():
 
 
 def playing(run):
-    evaluating = lambda **given: jaxrl.evaluate(run, **given)
+    evaluating = partial(jaxrl.evaluate, run)
     more = {
         "opponent": NOTHING,
         "max_steps": WHOLE | NOTHING,
@@ -443,7 +418,7 @@ def playing(run):
     also = {"config": "configuration", "env_args": "environment", "checkpoint": "iteration"}
     yield from cases("evaluate", evaluating, PLAYED | more, **also)
     yield from cases("evaluate", jaxrl.evaluate, {"path": set()}, path="folder run")
-    rendering = lambda **given: jaxrl.render(**{"path": run, "out": "x.gif", **given})
+    rendering = partial(jaxrl.render, path=run, out="x.gif")
     more = {
         "out": PATH | NOTHING,
         "episode": NATURAL,
@@ -453,11 +428,11 @@ def playing(run):
     }
     several = {name: kind for name, kind in PLAYED.items() if name != "episodes"}
     yield from cases("render", rendering, several | more, path="folder run", **also)
-    replaying = lambda **given: jaxrl.replay(**{"source": run, **given})
+    replaying = partial(jaxrl.replay, source=run)
     more = {"source": set(), "runner": NOTHING, "episode": NATURAL, "max_steps": WHOLE}
     yield from cases("replay", replaying, PLAYED | more, source="folder run", **also)
     yield from cases("load_run", jaxrl.load_run, {"path": set()}, path="folder run")
-    ignoring = lambda **given: jaxrl.from_rllib(**{"config": {"env": "cartpole"}, **given})
+    ignoring = partial(jaxrl.from_rllib, config={"env": "cartpole"})
     yield from cases(
         "from_rllib",
         ignoring,
@@ -465,9 +440,7 @@ def playing(run):
     )
     cache = {"folder": PATH}
     yield from cases("use_compile_cache", jaxrl.use_compile_cache, cache)
-    joining = lambda **given: jaxrl.join(
-        **{"coordinator": "localhost:1", "num_processes": 2, "process_id": 0, **given}
-    )
+    joining = partial(jaxrl.join, coordinator="localhost:1", num_processes=2, process_id=0)
     arguments = {
         "coordinator": set(),
         "num_processes": WHOLE | NOTHING,

@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 
 from jaxrl import LevelsBySuccess, PPOConfig, Trainer
-from tests.probes import SMALL_CARTPOLE
+from tests.programs import SMALL_CARTPOLE
 from tests.run.test_killed_training import CONFIG, SETTINGS
 
 MARK = "JAXRL_KILLED_RUN"  # an environment variable that what a trainer starts inherits

@@ -5,7 +5,7 @@ import pytest
 import jaxrl
 from jaxrl.serving.settings import ServerSettings
 from tests.export.kinds import policy_of_kind
-from tests.probes import SMALL_CARTPOLE as SMALL
+from tests.programs import SMALL_CARTPOLE as SMALL
 
 LRS = {"lr": [1e-3, 1e-4]}
 REFUSED = {

@@ -10,8 +10,8 @@ import jaxrl
 from jaxrl import Trainer
 from jaxrl.run.recorder import CURVES
 from jaxrl.run.storage import checkpoint, runs
-from tests.probes import SMALL_CARTPOLE
-from tests.run.test_resume import assert_equal_to_the_bit, lines_of, without_times
+from tests.programs import SMALL_CARTPOLE, lines_of
+from tests.run.test_resume import assert_equal_to_the_bit, without_times
 
 PACKAGE = Path(jaxrl.__file__).parent
 YEAR = 365 * 86_400.0

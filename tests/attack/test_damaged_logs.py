@@ -2,6 +2,7 @@
 
 import json
 import logging
+import shutil
 
 import numpy as np
 import pytest
@@ -11,7 +12,6 @@ from jaxrl.replay.server import LiveRun
 from jaxrl.run.logging.curves import Curves
 from jaxrl.run.logging.text_logs import start_after
 from jaxrl.run.results import ENV_STEPS, read_result
-from tests.probes import SMALL_CARTPOLE
 
 
 def row(iteration, **more):
@@ -21,6 +21,11 @@ def row(iteration, **more):
 
 def line(value):
     return json.dumps(value).encode() + b"\n"
+
+
+@pytest.fixture
+def run(run, tmp_path):
+    return shutil.copytree(run, tmp_path / "run")
 
 
 DAMAGED = {
@@ -45,18 +50,9 @@ WITHOUT_NUMBERS = {
 }
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    path = tmp_path_factory.mktemp("damaged") / "run"
-    settings = {"quiet": True, "pictures": False, "checkpoint_frequency": 1}
-    with jaxrl.Trainer(SMALL_CARTPOLE, run_dir=path, **settings) as trainer:
-        trainer.fit({"training_iteration": 2})
-    return path
-
-
 @pytest.fixture
 def log(run):
-    """Its log with three rows, of which the second is to be damaged."""
+    """The log of a run with three rows, of which the second is to be damaged."""
 
     def written(middle):
         (run / "metrics.jsonl").write_bytes(line(row(1)) + middle + line(row(3)))

@@ -11,7 +11,7 @@ from jaxrl.cli.plot import PlotOptions, runs_in, write_plot
 from jaxrl.replay.server import LiveRun
 from jaxrl.run.storage import checkpoint, runs
 from tests.attack.test_forged_sweeps import refused_or_done
-from tests.probes import SMALL_REINFORCE
+from tests.programs import SMALL_REINFORCE
 
 pytestmark = pytest.mark.long
 SHORT = SMALL_REINFORCE.replace(total_env_steps=300)

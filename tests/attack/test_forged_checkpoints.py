@@ -7,7 +7,6 @@ import pytest
 
 import jaxrl
 from jaxrl.run.storage import checkpoint
-from tests.probes import SMALL_CARTPOLE
 
 QUIET = {"quiet": True, "pictures": False}
 WRONG = [None, 5, "x", [], {}, [5], {"a": 5}, True, -1]
@@ -31,14 +30,6 @@ PLACES = [
     ("files",),
     ("arrays",),
 ]
-
-
-@pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    path = tmp_path_factory.mktemp("forged") / "run"
-    with jaxrl.Trainer(SMALL_CARTPOLE, run_dir=path, checkpoint_frequency=1, **QUIET) as trainer:
-        trainer.fit({"training_iteration": 2})
-    return path
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from jaxrl.sweeps.population import Population
 from jaxrl.sweeps.trial_batch import BLOCK, TrialBatch
 from jaxrl.sweeps.trials import trials_of
 from tests.attack.forged import forged
-from tests.probes import SMALL_ARENA, SMALL_REINFORCE
+from tests.programs import SMALL_ARENA, SMALL_REINFORCE
 
 pytestmark = [pytest.mark.long, pytest.mark.filterwarnings("ignore:overflow encountered")]
 VALUES = (5, -1, 1e308, "x", "../../victim", "/", "*", "a\0", [], {}, None, True, [[5]], {"x": 5})

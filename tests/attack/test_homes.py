@@ -8,7 +8,7 @@ import sys
 import pytest
 
 import jaxrl
-from tests.probes import SMALL_CARTPOLE
+from tests.programs import SMALL_CARTPOLE
 
 QUIET = {"quiet": True, "pictures": False}
 TRAIN = (

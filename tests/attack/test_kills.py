@@ -15,8 +15,8 @@ import pytest
 
 from jaxrl.run.storage import checkpoint
 from tests.attack import killed, processes
+from tests.programs import lines_of
 from tests.run.test_killed_training import played
-from tests.run.test_resume import lines_of
 
 
 def numbers_of_kills(many):
@@ -24,10 +24,7 @@ def numbers_of_kills(many):
     few = int(os.environ.get("JAXRL_KILLS", 3))
     return pytest.mark.parametrize(
         "num_kills",
-        [
-            pytest.param(few, marks=pytest.mark.process),
-            pytest.param(many, marks=pytest.mark.slow),
-        ],
+        [pytest.param(few, marks=pytest.mark.process), pytest.param(many, marks=pytest.mark.slow)],
     )
 
 

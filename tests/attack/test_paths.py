@@ -30,7 +30,7 @@ from jaxrl.serving.server import ServerSettings
 from jaxrl.serving.session import BatchedPolicy, ServedPolicies, Session
 from tests.attack.forged import forged
 from tests.attack.test_forged_sweeps import LONGEST
-from tests.probes import SMALL_ARENA, SMALL_CARTPOLE
+from tests.programs import SMALL_ARENA, SMALL_CARTPOLE
 from tests.serving.served import small_policy
 
 PLANE = Box(-1.0, 1.0, (2,))

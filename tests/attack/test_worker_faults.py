@@ -214,7 +214,7 @@ TRAINING = """
 import functools, os, sys
 import jaxrl
 from tests.attack import faulty_environments as faulty
-from tests.probes import SMALL_CARTPOLE
+from tests.programs import SMALL_CARTPOLE
 make = functools.partial(faulty.Harmful, faulty.forks, share=float(sys.argv[2]))
 config = SMALL_CARTPOLE.replace(env=make, env_args={}, total_env_steps=500)
 workers = int(sys.argv[1])

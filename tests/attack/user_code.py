@@ -14,7 +14,7 @@ from jaxrl.models.custom import custom_model
 from jaxrl.rollout.hook_contract import HOST_HOOKS, TRACED_HOOKS
 from jaxrl.run.callbacks import HostCallbacks
 from tests.attack.nonsense import VALUES, Case, Thing
-from tests.probes import SMALL_CARTPOLE as SMALL
+from tests.programs import SMALL_CARTPOLE as SMALL
 
 OBS, ACTIONS = Box(-1.0, 1.0, (3,)), Discrete(4)
 EMPTY_CARRIES = {"None", "[]", "{}", "array", "one"}  # allowed, as an array of the batch is
