@@ -6,9 +6,10 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from jaxrl.core.env import Environment, MultiAgentEnvironment, StackedEnvironment
+from jaxrl.core.env import StackedEnvironment
 from jaxrl.core.spaces import Box, Dict, Discrete, MultiDiscrete, Tuple
 from jaxrl.core.types import ALL
+from tests.probes import OneAgent, SeveralAgents
 
 
 class Params(struct.PyTreeNode):
@@ -22,20 +23,12 @@ class Place(struct.PyTreeNode):
 
 
 @dataclass(frozen=True)
-class Corridor(Environment):
+class Corridor(OneAgent):
     """A walk from the left third of a corridor to its right end, where the world ends."""
 
     length: float = 3.0
-
-    @property
-    def default_params(self):
-        return Params()
-
-    def observation_space(self, params=None):
-        return Box(-200.0, 200.0, (2,))
-
-    def action_space(self, params=None):
-        return Discrete(2)
+    observes = Box(-200.0, 200.0, (2,))
+    default_params = Params()
 
     def reset_env(self, key, params):
         state = Place(position=jax.random.uniform(key, maxval=self.length / 3), time=jnp.int32(0))
@@ -78,17 +71,14 @@ class Clock(struct.PyTreeNode):
 
 
 @dataclass(frozen=True)
-class Trio(MultiAgentEnvironment):
+class Trio(SeveralAgents):
     """Three agents act until a bell, random in each step, ends the episode.
 
     `early` leaves after three steps.
     """
 
     agents = ("early", "left", "right")
-
-    @property
-    def default_params(self):
-        return Params()
+    default_params = Params()
 
     def observation_space(self, agent, params=None):
         return Discrete(1000) if agent == "early" else Box(0.0, jnp.inf, (1,))
@@ -130,20 +120,12 @@ class Relay(Trio):
 
 
 @dataclass(frozen=True)
-class Pair(StackedEnvironment):
+class Pair(SeveralAgents, StackedEnvironment):
     """Two stacked agents: the second leaves in the second step; the first one's end is the last."""
 
     agents = ("first", "second")
-
-    @property
-    def default_params(self):
-        return Params()
-
-    def observation_space(self, agent=None, params=None):
-        return Box(-100.0, 100.0, (3,))
-
-    def action_space(self, agent=None, params=None):
-        return Discrete(2)
+    observes = Box(-100.0, 100.0, (3,))
+    default_params = Params()
 
     def reset_stacked(self, key, params):
         return jnp.zeros((2, 3)), Clock(time=jnp.int32(0))

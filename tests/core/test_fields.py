@@ -129,15 +129,12 @@ def refused(call):
 
 @pytest.mark.parametrize(("foreign", "here"), [*RLLIB.items(), *OTHERS.items()])
 def test_another_librarys_name_is_answered_with_ours(foreign, here):
-    ask = [
+    for call in (
         lambda: PPOConfig(env="arena", **{foreign: 1}),
         lambda: PPOConfig.from_dict({"env": "arena", foreign: 1}),
-    ]
-    ask += [
         lambda: PPOConfig(env="arena").replace(**{foreign: 1}),
         lambda: RunSettings(**{foreign: 1}),
-    ]
-    for call in ask:
+    ):
         assert f"'s name for {here}" in refused(call)
     text = refused(lambda: given_flags([f"--{foreign.replace('_', '-')}", "1"], both()))
     assert f"'s name for --{here.rstrip('_').replace('_', '-')}" in text
@@ -151,11 +148,8 @@ def test_an_argument_of_trainer_that_is_no_flag_is_called_so(name):
 
 def both():
     """Every flag of a training but --lambda, which is spelled as RLlib's old setting is."""
-    flags = {
-        **flags_of(PPOConfig(env="arena")),
-        **flags_of(RunSettings()),
-        "run_dir": Flag("", None),
-    }
+    flags = flags_of(PPOConfig(env="arena")) | flags_of(RunSettings())
+    flags |= {"run_dir": Flag("", None)}
     return {name if name != "lambda_" else "other_": flag for name, flag in flags.items()}
 
 
@@ -214,26 +208,23 @@ def test_many_known_names_are_not_listed_but_where_they_are_read_is_said():
     assert refused(lambda: PPOConfig(env="arena", foo=1)).endswith(
         f"'foo'; help(jaxrl.PPOConfig) explains all {number}, and --help on the command line"
     )
-    few, many = (
-        unknown_name("thing", "x", ["a", "b"]),
-        unknown_name("thing", "x", map(str, range(500))),
-    )
-    assert str(few) == "unknown thing 'x'; known: a, b"
-    assert str(many) == "unknown thing 'x'; known: 500 names, such as 0, 1, 10"
+    few, many = ["a", "b"], map(str, range(500))
+    assert str(unknown_name("thing", "x", few)) == "unknown thing 'x'; known: a, b"
+    names = "unknown thing 'x'; known: 500 names, such as 0, 1, 10"
+    assert str(unknown_name("thing", "x", many)) == names
 
 
 PATHS = [
-    *("training_iteration", "env_runners/episode_return_mean", "env_runners/episode_return_max"),
-    *(
-        "evaluation/env_runners/episode_return_mean",
-        "num_env_steps_sampled_lifetime",
-        "learners/pol1/mean_kl_loss",
-    ),
-    *(
-        "env_runners/module_episode_returns_mean/pol1",
-        "env_runners/agent_episode_returns_mean/agent1",
-    ),
-    *("env_runners/custom_metrics/room/left", "num_env_steps_trained_lifetime"),
+    "training_iteration",
+    "env_runners/episode_return_mean",
+    "env_runners/episode_return_max",
+    "evaluation/env_runners/episode_return_mean",
+    "num_env_steps_sampled_lifetime",
+    "learners/pol1/mean_kl_loss",
+    "env_runners/module_episode_returns_mean/pol1",
+    "env_runners/agent_episode_returns_mean/agent1",
+    "env_runners/custom_metrics/room/left",
+    "num_env_steps_trained_lifetime",
 ]
 
 
@@ -267,18 +258,13 @@ def test_another_librarys_result_is_answered_with_ours(foreign, here):
 
 def test_what_differs_from_another_librarys_result_is_said():
     said = str(unknown_result("stop criterion", "timesteps_since_restore", PATHS))
-    assert (
-        "did you mean 'num_env_steps_sampled_lifetime'? counted from the start of the run" in said
-    )
+    hint = "did you mean 'num_env_steps_sampled_lifetime'? counted from the start of the run"
+    assert hint in said
     assert foreign_names.counterpart("episode_reward_mean/left", foreign_names.RESULTS) is None
 
 
 def test_help_explains_every_setting():
-    for cls, settings in (
-        (PPOConfig, PPOConfig),
-        (RunSettings, RunSettings),
-        (Trainer, RunSettings),
-    ):
+    for cls, settings in ((PPOConfig,) * 2, (RunSettings,) * 2, (Trainer, RunSettings)):
         shown = " ".join(inspect.getdoc(cls).split())
         for field in dataclasses.fields(settings):
             assert field.name in shown

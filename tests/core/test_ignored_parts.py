@@ -7,11 +7,14 @@ import numpy as np
 import pytest
 
 from jaxrl import PPOConfig, Trainer
-from jaxrl.core.env import Environment, MultiAgentEnvironment, StackedEnvironment
+from jaxrl.core.env import StackedEnvironment
 from jaxrl.core.ignored_parts import ignoring, values_without, without_parts
 from jaxrl.core.spaces import Box, Dict, Discrete, Tuple
 from jaxrl.core.types import ALL
+from tests.core.environments import Clock
 from tests.messages import refused_by
+from tests.probes import OneAgent, SeveralAgents
+from tests.programs import TINY as SIZES
 
 ROW, EMPTY = Box(-1.0, 1.0, (2,)), Box(-1.0, 1.0, (0,))
 NESTED = Dict(
@@ -21,14 +24,7 @@ NESTED = Dict(
         "pair": Tuple((Discrete(2), ROW)),
     }
 )
-TINY = {
-    "num_envs": 2,
-    "rollout_length": 8,
-    "minibatch_size": 16,
-    "num_epochs": 1,
-    "fcnet_hiddens": (4,),
-    "total_env_steps": 16,
-}
+TINY = {**SIZES, "total_env_steps": 16}
 
 
 @pytest.mark.parametrize(
@@ -57,62 +53,46 @@ def test_spaces_and_values_lose_the_same_parts(names, left):
     assert jax.tree.structure(again) == jax.tree.structure(kept)
 
 
-class Counting(Environment):
+class Counting(OneAgent):
     """A picture's worth of numbers and a counter, one agent, three steps."""
 
-    name = "Counting"
-    default_params = ()
-
-    def observation_space(self, params=None):
-        return Dict({"counter": Discrete(9), "row": ROW, "none": EMPTY})
-
-    def action_space(self, params=None):
-        return Discrete(2)
-
-    def is_truncated(self, state, params):
-        return jnp.array(False)
+    observes = Dict({"counter": Discrete(9), "row": ROW, "none": EMPTY})
 
     def action_mask(self, state, params):
         return jnp.array([False, True])
 
     def reset_env(self, key, params):
-        return self._observe(jnp.int32(0)), jnp.int32(0)
+        return self._observe(jnp.int32(0)), Clock(jnp.int32(0))
 
     def step_env(self, key, state, action, params):
-        return self._observe(state + 1), state + 1, jnp.float32(action), state >= 2, {}
+        time = state.time + 1
+        return self._observe(time), Clock(time), jnp.float32(action), time >= 3, {}
 
-    def _observe(self, state):
-        return {"counter": state, "row": jnp.full(2, 0.1) * state, "none": jnp.zeros(0)}
+    def _observe(self, time):
+        return {"counter": time, "row": jnp.full(2, 0.1) * time, "none": jnp.zeros(0)}
 
 
-class Several(MultiAgentEnvironment):
+class Several(SeveralAgents):
     """Two agents of different spaces, of which one has a counter."""
 
     agents = ("left", "right")
-    name = "Several"
-    default_params = ()
 
     def observation_space(self, agent, params=None):
         counter = {"counter": Discrete(9)} if agent == "left" else {}
         return Dict({"row": ROW, **counter})
 
-    def action_space(self, agent, params=None):
-        return Discrete(2)
-
-    def is_truncated(self, state, params):
-        return jnp.array(False)
-
     def reset_env(self, key, params):
-        return self._observe(jnp.int32(0)), jnp.int32(0)
+        return self._observe(jnp.int32(0)), Clock(jnp.int32(0))
 
     def step_env(self, key, state, action, params):
+        time = state.time + 1
         reward = {agent: jnp.float32(action[agent]) for agent in self.agents}
-        ends = dict.fromkeys((*self.agents, ALL), state >= 2)
-        return self._observe(state + 1), state + 1, reward, ends, {}
+        ends = dict.fromkeys((*self.agents, ALL), time >= 3)
+        return self._observe(time), Clock(time), reward, ends, {}
 
-    def _observe(self, state):
-        row = jnp.full(2, 0.1) * state
-        return {"left": {"row": row, "counter": state}, "right": {"row": row}}
+    def _observe(self, time):
+        row = jnp.full(2, 0.1) * time
+        return {"left": {"row": row, "counter": time}, "right": {"row": row}}
 
 
 class Instructed(gymnasium.Env):
@@ -147,10 +127,7 @@ class Instructed(gymnasium.Env):
         pytest.param(Counting(), (), {"counter", "row"}, marks=pytest.mark.long),
         (Counting(), ("counter",), {"row"}),
         pytest.param(
-            Instructed(),
-            ("mission", "inner/graph"),
-            {"image", "inner"},
-            marks=pytest.mark.long,
+            Instructed(), ("mission", "inner/graph"), {"image", "inner"}, marks=pytest.mark.long
         ),
     ],
     ids=["empty part", "counter", "text and graph"],

@@ -40,11 +40,8 @@ def second_version(folder, limit, used, dropped=0, quota="max 100000"):
 
 def test_without_a_container_the_machine_is_whole(system):
     system("0::/\n", {})
-    assert (machine.host_memory(), machine.free_memory(), machine.num_cores()) == (
-        WHOLE,
-        8 * MIB,
-        8,
-    )
+    expected = (WHOLE, 8 * MIB, 8)
+    assert (machine.host_memory(), machine.free_memory(), machine.num_cores()) == expected
 
 
 def test_a_container_limits_memory_and_cores(system):
@@ -84,11 +81,8 @@ def test_no_quota_and_no_limit_of_the_first_version_are_none(system):
         "cpu/cpu.cfs_period_us": "100000",
     }
     system("5:memory:/\n4:cpu,cpuacct:/\n", files)
-    assert (machine.host_memory(), machine.free_memory(), machine.num_cores()) == (
-        WHOLE,
-        8 * MIB,
-        8,
-    )
+    expected = (WHOLE, 8 * MIB, 8)
+    assert (machine.host_memory(), machine.free_memory(), machine.num_cores()) == expected
 
 
 def test_nothing_left_is_nothing_and_not_less(system):

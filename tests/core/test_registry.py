@@ -305,10 +305,8 @@ def test_a_function_that_makes_an_environment_may_be_named(module):
         f"from {HERE} import Corridor\n"
         "def make_env(long=False): return Corridor(9.0 if long else 1.0)",
     )
-    assert make("makers:make_env", long=True, step_size=2.0) == (
-        Corridor(9.0),
-        Params(step_size=2.0),
-    )
+    expected = (Corridor(9.0), Params(step_size=2.0))
+    assert make("makers:make_env", long=True, step_size=2.0) == expected
     module("other_makers.py", "def make_env(): return {}")
     says("environment 'other_makers:make_env' must be", "other_makers:make_env")
 

@@ -135,10 +135,8 @@ def test_every_situation_on_small_grids_agrees_with_the_rules_in_plain_python(he
     plain, expected = PlainArena(height, width), []
     for pair, action1, action2, first, was_visited in cases:
         plain.reset()
-        plain.positions, plain.visited = (
-            dict(zip(AGENTS, pair, strict=True)),
-            set(cells) if was_visited else set(),
-        )
+        plain.positions = dict(zip(AGENTS, pair, strict=True))
+        plain.visited = set(cells) if was_visited else set()
         observations, rewards, _, _ = plain.step(action1, action2, first)
         marked = [cell in plain.visited for cell in cells]
         expected.append(
@@ -166,10 +164,8 @@ def test_staying_at_a_wall_counts_as_a_new_field_once():
     cell1, _, visited, rewards, metrics = played(env, state, UP, UP, first=1)
     assert (cell1, visited, rewards) == ((0, 0), {(0, 0)}, [1.0, -0.1])
     assert metrics == {"new_fields_discovered": 1.0, "num_collisions": 0.0}
-    assert played(env, state_of(env, (0, 0), (2, 2), {(0, 0)}), LEFT, UP, first=1)[3] == [
-        -0.5,
-        -0.1,
-    ]
+    expected = [-0.5, -0.1]
+    assert played(env, state_of(env, (0, 0), (2, 2), {(0, 0)}), LEFT, UP, first=1)[3] == expected
 
 
 def test_the_start_cell_is_new_when_it_is_entered_later():
@@ -210,12 +206,8 @@ def test_the_second_mover_sees_the_first_ones_new_position():
 def test_agents_that_want_each_others_cell_both_stay():
     env = MultiAgentArena(1, 2)
     for first in (1, 2):
-        assert played(env, state_of(env, (0, 0), (0, 1)), RIGHT, LEFT, first)[:4] == (
-            (0, 0),
-            (0, 1),
-            set(),
-            [-1.0, 1.0],
-        )
+        expected = ((0, 0), (0, 1), set(), [-1.0, 1.0])
+        assert played(env, state_of(env, (0, 0), (0, 1)), RIGHT, LEFT, first)[:4] == expected
 
 
 def test_agents_that_want_the_same_cell_leave_it_to_the_first():
@@ -373,18 +365,12 @@ def test_pictures_of_a_batch_show_agents_and_visited_cells():
     states = jax.tree.map(lambda *leaves: jnp.stack(leaves), *states)
     first, second = np.asarray(jax.jit(jax.vmap(ARENA.render, in_axes=(0, None)))(states, PARAMS))
     colour = lambda picture, row, column: tuple(picture[30 * row + 15, 30 * column + 15].tolist())
-    explorer, hunter, visited, empty = (
-        (25, 98, 170),
-        (226, 88, 34),
-        (190, 218, 243),
-        (250, 250, 247),
-    )
-    assert [colour(first, *cell) for cell in ((2, 3), (7, 8), (4, 4), (5, 5))] == [
-        explorer,
-        hunter,
-        visited,
-        empty,
-    ]
+    explorer = (25, 98, 170)
+    hunter = (226, 88, 34)
+    visited = (190, 218, 243)
+    empty = (250, 250, 247)
+    expected = [explorer, hunter, visited, empty]
+    assert [colour(first, *cell) for cell in ((2, 3), (7, 8), (4, 4), (5, 5))] == expected
     assert [colour(second, *cell) for cell in ((2, 3), (7, 8), (4, 4), (5, 5))] == [
         empty,
         hunter,

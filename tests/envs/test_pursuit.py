@@ -308,14 +308,10 @@ def test_evaders_are_frozen_or_follow_their_controller():
     before = [[3, 3], [14, 14], [0, 0]]
     assert step(STAY, freeze_evaders=True) == before
     assert step(STAY, evader_controller=towards_origin) == [[3, 2], [14, 13], [0, 0]]
-    assert (
-        step(UP, evader_controller=towards_origin) == before
-    )  # it sees where the pursuers have got to
-    assert step(STAY, evader_controller=towards_origin, freeze_evaders=True) == [
-        [3, 2],
-        [14, 13],
-        [0, 0],
-    ]
+    # It sees where the pursuers have got to
+    assert step(UP, evader_controller=towards_origin) == before
+    expected = [[3, 2], [14, 13], [0, 0]]
+    assert step(STAY, evader_controller=towards_origin, freeze_evaders=True) == expected
 
 
 def test_it_keeps_to_the_contract_of_types_with_other_settings_too():
@@ -431,12 +427,8 @@ def test_pictures_of_a_batch_show_bodies_and_the_building():
     assert pictures.shape == (2, 481, 481, 3) and pictures.dtype == np.uint8
     colour = lambda picture, x, y: tuple(pictures[picture, 30 * y + 15, 30 * x + 15].tolist())
     pursuer, evader, solid, free = (25, 98, 170), (238, 124, 34), (72, 78, 90), (249, 249, 246)
-    assert [colour(0, *cell) for cell in ((2, 1), (4, 2), (8, 8), (15, 0))] == [
-        pursuer,
-        evader,
-        solid,
-        free,
-    ]
+    expected = [pursuer, evader, solid, free]
+    assert [colour(0, *cell) for cell in ((2, 1), (4, 2), (8, 8), (15, 0))] == expected
     assert [colour(1, *cell) for cell in ((0, 0), (9, 1), (12, 13))] == [pursuer, evader, free]
     assert colour(0, 2, 3) != free  # in sight of a pursuer
 

@@ -65,10 +65,8 @@ def state_of(
 ):
     """States [T] from bodies f64[T, N, 2], counter [T, F], touches bool[T, P, F] and [T, P, Q]."""
     position = np.asarray(position)
-    count, (pursuers, foods, poisons) = (
-        len(position),
-        (env.n_pursuers, env.n_evaders, env.n_poisons),
-    )
+    count = len(position)
+    pursuers, foods, poisons = (env.n_pursuers, env.n_evaders, env.n_poisons)
     zeros = np.zeros_like(position)
     body = lambda rows: np.float32(np.swapaxes(zeros if rows is None else np.asarray(rows), 1, 2))
     food = np.zeros((count, pursuers, foods), bool) if food is None else food
@@ -421,22 +419,18 @@ def test_bodies_of_one_kind_and_food_and_poison_pass_through_each_other():
 def test_food_pays_at_the_touch_and_again_when_the_touch_ends():
     state = start([[200.0, 200.0]], food=[220.0, 200.0])
     obs, state, rewards, _, info = played(state)
-    assert (
-        rewards[0] == pytest.approx(10.01)
-        and info["metrics"]["food_caught"] == 1
-        and obs[0, -2] == 1
-    )
+    assert rewards[0] == pytest.approx(10.01)
+    assert info["metrics"]["food_caught"] == 1
+    assert obs[0, -2] == 1
     obs, state, rewards, _, info = played(state)  # still touching: the encounter alone
     assert rewards[0] == pytest.approx(0.01) and info["metrics"]["food_caught"] == 0
     assert state.counter[1] == 1 and state.position[0, 1] == 220
     obs, state, rewards, _, info = played(
         state.replace(position=state.position.at[0, 0].set(100.0))
     )
-    assert (
-        rewards[0] == pytest.approx(10.0)
-        and info["metrics"]["food_caught"] == 0
-        and obs[0, -2] == 0
-    )
+    assert rewards[0] == pytest.approx(10.0)
+    assert info["metrics"]["food_caught"] == 0
+    assert obs[0, -2] == 0
     assert state.counter[1] == 0 and state.position[:, 1].tolist() == [333, 222]
     assert state.position[:, 2].tolist() == FAR[1]
 
@@ -530,10 +524,8 @@ def test_walls_are_seen_as_the_share_of_the_ray_within():
 
 def test_a_disc_just_beyond_the_range_tells_its_speed_only_if_it_is_the_first():
     rays = waterworld_physics.directions(4)
-    offset, drift = (
-        jnp.array([[[1.02, 2.0]], [[0.0, 0.0]]]),
-        jnp.array([[[0.3, 0.7]], [[0.0, 0.0]]]),
-    )
+    offset = jnp.array([[[1.02, 2.0]], [[0.0, 0.0]]])
+    drift = jnp.array([[[0.3, 0.7]], [[0.0, 0.0]]])
     for order, expected in ([0, 1], 0.3), ([1, 0], 0.0):
         distance, speed = waterworld_physics.sense(
             offset[:, :, order], drift[:, :, order], 0.1, rays
@@ -564,11 +556,9 @@ def test_respawns_are_uniform_outside_the_obstacles():
     )
     places = draw(jax.random.bits(KEY, (3, number)))
     x, y = np.asarray(places.position)
-    assert (
-        np.hypot(x - 375, y - 375).min() > clear
-        and min(x.min(), y.min()) >= 0
-        and max(x.max(), y.max()) < SIZE
-    )
+    assert np.hypot(x - 375, y - 375).min() > clear
+    assert min(x.min(), y.min()) >= 0
+    assert max(x.max(), y.max()) < SIZE
     in_box = (np.abs(x - 375) < 150) & (
         np.abs(y - 375) < 150
     )  # around the obstacle, where redraws would show
@@ -646,10 +636,8 @@ def test_obstacles_without_coordinates_are_anywhere_in_each_episode():
     env = Waterworld(n_obstacles=2, obstacle_coord=None)
     start = jax.jit(jax.vmap(lambda key: env.start(key, PARAMS).obstacles))
     places = np.asarray(start(jax.random.split(KEY, 2000)))
-    assert (
-        places.shape == (2000, 2, 2)
-        and (abs(places.mean(0) - 375) < 5 * 216.5 / np.sqrt(2000)).all()
-    )
+    assert places.shape == (2000, 2, 2)
+    assert (abs(places.mean(0) - 375) < 5 * 216.5 / np.sqrt(2000)).all()
     assert abs(np.corrcoef(places.reshape(2000, 4).T) - np.eye(4)).max() < 0.11
 
 

@@ -340,11 +340,7 @@ class MultiDrawing:
         self.begin_t = self.lookback
         lookback = lookback if lookback == "auto" else self.lookback
         self.add(
-            "multi",
-            steps=steps,
-            ends=flags,
-            len_lookback_buffer=lookback,
-            env_t_started=started,
+            "multi", steps=steps, ends=flags, len_lookback_buffer=lookback, env_t_started=started
         )
 
     def call(self):

@@ -6,11 +6,7 @@ from hypothesis import strategies as st
 
 from jaxrl.core.agent_steps import AgentSteps
 from jaxrl.episodes import MultiAgentEpisode, SingleAgentEpisode
-from jaxrl.episodes.from_arrays import (
-    AgentFacts,
-    multi_agent_episode,
-    single_agent_episode,
-)
+from jaxrl.episodes.from_arrays import AgentFacts, multi_agent_episode, single_agent_episode
 
 FACTS = {agent: AgentFacts(f"policy of {agent}") for agent in "abc"}
 

@@ -57,10 +57,8 @@ def test_actions_are_at_the_environment_step_of_the_observation_that_they_answer
 
 def test_fill_stands_where_an_agent_has_nothing():
     episode = turns()
-    assert episode.get_actions(slice(0, 5), fill=-1) == {
-        "a": [10, -1, 12, -1, -1],
-        "b": [-1, 11, -1, 13, -1],
-    }
+    expected = {"a": [10, -1, 12, -1, -1], "b": [-1, 11, -1, 13, -1]}
+    assert episode.get_actions(slice(0, 5), fill=-1) == expected
     assert episode.get_observations(0, fill=-1) == {"a": 0, "b": -1}
 
 
@@ -168,10 +166,8 @@ def test_slices_keep_infos_and_who_has_ended_how():
     episode.add_env_step({"a": 2}, {"a": 0}, {"a": 0.0}, terminateds={"a": True})
     part = episode[:1]
     assert part.get_infos(0) == {"a": {"x": 1}, "b": {}}
-    assert (part.get_truncateds(), part.is_done) == (
-        {"a": False, "b": True, "__all__": False},
-        False,
-    )
+    expected = ({"a": False, "b": True, "__all__": False}, False)
+    assert (part.get_truncateds(), part.is_done) == expected
     assert episode[1:].is_done
 
 
@@ -306,11 +302,8 @@ def test_modules_are_asked_for_once_and_kept_by_chunks():
 
 def test_print_shows_who_observed_when(capsys):
     turns().print()
-    assert capsys.readouterr().out.splitlines() == [
-        "env_t 0 1 2 3 4",
-        "a     x . x . .",
-        "b     . x . x .",
-    ]
+    expected = ["env_t 0 1 2 3 4", "a     x . x . .", "b     . x . x ."]
+    assert capsys.readouterr().out.splitlines() == expected
 
 
 # Bad input: one line, and nothing is recorded

@@ -14,6 +14,7 @@ from jaxrl.episodes import MultiAgentEpisode, SingleAgentEpisode
 from jaxrl.episodes.from_arrays import multi_agent_episode
 from jaxrl.episodes.parquet import EpisodeWriter, read_episodes
 from tests.episodes.test_from_arrays import FACTS, histories
+from tests.messages import refusal
 
 pyarrow = pytest.importorskip("pyarrow", reason="the extra `offline`")
 import pyarrow.parquet as parquet  # noqa: E402
@@ -250,9 +251,8 @@ def test_a_damaged_or_foreign_file_is_named_in_one_line_and_the_others_are_read(
     written_and_read(tmp_path, *[of_steps(50, str(i)) for i in range(3)], max_rows=1)
     broken = sorted(tmp_path.glob("*.parquet"))[1]
     damage(broken, how)
-    with pytest.raises(UsageError, match=f"{re.escape(str(broken))} {message}") as error:
+    with refusal(f"{re.escape(str(broken))} {message}"):
         list(read_episodes(tmp_path))
-    assert "\n" not in str(error.value)
     with pytest.warns(UserWarning, match=message):
         read = list(read_episodes(tmp_path, skip_damaged=True))
     assert [episode.id_ for episode in read] == ["0", "2"]

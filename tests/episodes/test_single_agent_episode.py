@@ -71,11 +71,8 @@ def test_an_empty_chunk_becomes_arrays_too_and_can_be_continued():
 def test_chunks_keep_whose_episode_they_are():
     episode = episode_of(3, agent_id="a", module_id="m", multi_agent_episode_id="world")
     for chunk in (episode.cut(), episode[1:2]):
-        assert (chunk.agent_id, chunk.module_id, chunk.multi_agent_episode_id) == (
-            "a",
-            "m",
-            "world",
-        )
+        expected = ("a", "m", "world")
+        assert (chunk.agent_id, chunk.module_id, chunk.multi_agent_episode_id) == expected
 
 
 def test_rewriting_whole_numbers_by_fractions_keeps_the_fractions():

@@ -24,17 +24,13 @@ class PlainPursuit:
                  catch_reward=5.0, urgency_reward=-0.1, freeze_evaders=False):  # fmt: skip
         self.size = (x_size, y_size)
         self.n_pursuers, self.n_evaders, self.obs_range = n_pursuers, n_evaders, obs_range
-        self.shared_reward, self.surround, self.max_cycles, self.n_catch = (
-            shared_reward,
-            surround,
-            max_cycles,
-            n_catch,
-        )
-        self.tag_reward, self.catch_reward, self.urgency_reward = (
-            tag_reward,
-            catch_reward,
-            urgency_reward,
-        )
+        self.shared_reward = shared_reward
+        self.surround = surround
+        self.max_cycles = max_cycles
+        self.n_catch = n_catch
+        self.tag_reward = tag_reward
+        self.catch_reward = catch_reward
+        self.urgency_reward = urgency_reward
         self.freeze_evaders = freeze_evaders
         self.solid = {
             (i, j)
