@@ -10,7 +10,8 @@ from jaxrl.algorithms.on_policy import rollout_keys
 from jaxrl.outside import host_part
 from jaxrl.outside.host_rollout import HostRollouts, rows_of_lost_episodes
 from tests.outside.jax_vector import JaxVector, outside_twin
-from tests.probes import SMALL_ARENA, SMALL_CARTPOLE, SMALL_CURIOUS, Forbidden, Leavers, Turns
+from tests.probes import Forbidden, Leavers, Turns
+from tests.programs import SMALL_ARENA, SMALL_CARTPOLE, SMALL_CURIOUS
 
 T, E = 12, 4
 SMALL = {"num_envs": E, "rollout_length": T, "minibatch_size": 16, "fcnet_hiddens": (8,)}
@@ -70,8 +71,7 @@ def assert_equal(expected, actual):
 QUICK = "agents of two policies", "turns"
 CASES = [  # with how many steps are recorded at once: 5, 5 and 2, or all
     pytest.param(
-        *(name, 1 + i % 2, 5 if i % 3 == 1 else T),
-        marks=() if name in QUICK else pytest.mark.long,
+        *(name, 1 + i % 2, 5 if i % 3 == 1 else T), marks=() if name in QUICK else pytest.mark.long
     )
     for i, name in enumerate(CONFIGS)
 ]

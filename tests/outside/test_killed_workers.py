@@ -12,7 +12,7 @@ import pytest
 
 import jaxrl
 from tests.outside.workers.environments import Counter
-from tests.probes import SMALL_CARTPOLE
+from tests.programs import SMALL_CARTPOLE
 
 
 def workers() -> list[int]:

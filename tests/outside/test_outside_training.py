@@ -5,8 +5,9 @@ import pytest
 
 import jaxrl
 from jaxrl.run import loop
+from tests.messages import refused
 from tests.outside.jax_vector import config_outside
-from tests.probes import SMALL_CARTPOLE
+from tests.programs import SMALL_CARTPOLE
 
 CONFIG = SMALL_CARTPOLE.replace(env_args={"max_steps_in_episode": 9})
 QUIET = {"run_dir": None, "quiet": True}
@@ -108,25 +109,27 @@ def test_a_rollout_that_fails_ends_the_run_with_a_checkpoint(tmp_path, monkeypat
     again.stop()
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
+def trainer_outside(**settings):
+    return jaxrl.Trainer(config_outside(CONFIG, []), **QUIET, **settings)
+
+
+test_what_cannot_work_is_refused_in_one_line = refused(
     [
-        (lambda config, path: jaxrl.sweep(config, seeds=2, halving=2), "one after the other"),
         (
-            lambda config, path: jaxrl.Trainer(config, **QUIET, output=str(path)).train(),
+            lambda path: jaxrl.sweep(config_outside(CONFIG, []), seeds=2, halving=2),
+            "one after the other",
+        ),
+        (
+            lambda path: trainer_outside(output=str(path / "out")).train(),
             "output: CartPole runs outside JAX",
         ),
-        (lambda config, path: jaxrl.Trainer(config, **QUIET, workers=-1), "workers=-1"),
-        (lambda config, path: jaxrl.Trainer(config, **QUIET, devices=2), "trains on one device"),
-        (lambda config, path: jaxrl.Trainer(config, **QUIET).profile(), "profile"),
+        (lambda path: trainer_outside(workers=-1), "workers=-1"),
+        (lambda path: trainer_outside(devices=2), "trains on one device"),
+        (lambda path: trainer_outside().profile(), "profile"),
+        (
+            lambda path: jaxrl.Trainer(CONFIG, **QUIET, workers=2),
+            "workers=2 changes nothing: cartpole runs in JAX",
+        ),
     ],
+    fixture="tmp_path",
 )
-def test_what_cannot_work_is_refused_in_one_line(call, message, tmp_path):
-    with pytest.raises(jaxrl.UsageError) as caught:
-        call(config_outside(CONFIG, []), tmp_path / "out")
-    assert message in str(caught.value) and "\n" not in str(caught.value)
-
-
-def test_settings_of_environments_outside_are_refused_for_those_in_jax():
-    with pytest.raises(jaxrl.UsageError, match="workers=2 changes nothing: cartpole runs in JAX"):
-        jaxrl.Trainer(CONFIG, **QUIET, workers=2)

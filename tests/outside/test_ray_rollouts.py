@@ -71,6 +71,15 @@ def actors_of(algorithm, num_actors, max_consecutive=20):
     return rollouts
 
 
+@pytest.fixture
+def playing(cluster):
+    """(two actors that have played a rollout, the weights)."""
+    algorithm, weights = counters()
+    actors = actors_of(algorithm, 2)
+    actors.collect(weights, keys_of(1))
+    return actors, weights
+
+
 def keys_of(update):
     return rollout_keys(jax.random.key(3), update, jnp.arange(E))
 
@@ -102,10 +111,8 @@ def test_actors_collect_the_rollouts_that_one_process_collects(make, cluster):
     assert not cluster.living
 
 
-def test_the_part_of_a_lost_actor_is_played_again_in_new_episodes(cluster, caplog):
-    algorithm, weights = counters()
-    actors = actors_of(algorithm, 2)
-    actors.collect(weights, keys_of(1))
+def test_the_part_of_a_lost_actor_is_played_again_in_new_episodes(cluster, playing, caplog):
+    actors, weights = playing
 
     def lose(actor, name):
         if actor.number == 1 and name == "collect":
@@ -129,10 +136,10 @@ def test_the_part_of_a_lost_actor_is_played_again_in_new_episodes(cluster, caplo
     assert len(cluster.living) == 2
 
 
-def test_an_actor_that_is_frozen_is_replaced_when_it_does_not_answer(cluster, caplog, monkeypatch):
-    algorithm, weights = counters()
-    actors = actors_of(algorithm, 2)
-    actors.collect(weights, keys_of(1))
+def test_an_actor_that_is_frozen_is_replaced_when_it_does_not_answer(
+    cluster, playing, caplog, monkeypatch
+):
+    actors, weights = playing
     monkeypatch.setattr(ray_rollouts, "ANSWER_TIMEOUT_S", 0.05)
     cluster.is_held = lambda actor, name: actor.number == 1
     _, rollout, _ = actors.collect(weights, keys_of(2))
@@ -142,10 +149,8 @@ def test_an_actor_that_is_frozen_is_replaced_when_it_does_not_answer(cluster, ca
     assert cluster.actors[1] not in cluster.living
 
 
-def test_an_actor_that_answers_may_play_for_long(cluster, monkeypatch):
-    algorithm, weights = counters()
-    actors = actors_of(algorithm, 2)
-    actors.collect(weights, keys_of(1))
+def test_an_actor_that_answers_may_play_for_long(cluster, playing, monkeypatch):
+    actors, weights = playing
     monkeypatch.setattr(ray_rollouts, "ANSWER_TIMEOUT_S", 0.05)
     long = time.monotonic() + 0.2
     cluster.is_held = lambda actor, name: name == "collect" and time.monotonic() < long
@@ -155,10 +160,8 @@ def test_an_actor_that_answers_may_play_for_long(cluster, monkeypatch):
     assert "answer" in cluster.actors[0].names
 
 
-def test_a_cluster_that_ends_ends_the_training_in_one_line(cluster):
-    algorithm, weights = counters()
-    actors = actors_of(algorithm, 2)
-    actors.collect(weights, keys_of(1))
+def test_a_cluster_that_ends_ends_the_training_in_one_line(cluster, playing):
+    actors, weights = playing
 
     def lose(actor, name):
         cluster.end()
@@ -227,9 +230,8 @@ def test_actors_that_are_lost_again_and_again_end_the_training(cluster):
             raise ActorDiedError
 
     cluster.before_call = lose
-    with pytest.raises(
-        TooManyFaults, match=r"failed 4 times .* last: copies 2 to 3: its Ray actor"
-    ):
+    message = r"failed 4 times .* last: copies 2 to 3: its Ray actor"
+    with pytest.raises(TooManyFaults, match=message):
         actors.collect(weights, keys_of(1))
 
 
@@ -238,10 +240,8 @@ def fail_to_start(actor, name):
         actor.body.start = lambda *arguments: "on node7: ModuleNotFoundError: No module 'x'"
 
 
-def test_what_fails_at_first_fails_in_one_line_and_later_is_tried_elsewhere(cluster):
-    algorithm, weights = counters()
-    actors = actors_of(algorithm, 2)
-    actors.collect(weights, keys_of(1))
+def test_what_fails_at_first_fails_in_one_line_and_later_is_tried_elsewhere(cluster, playing):
+    actors, weights = playing
 
     def before(actor, name):
         if actor.number == 1 and name == "collect":
@@ -254,7 +254,7 @@ def test_what_fails_at_first_fails_in_one_line_and_later_is_tried_elsewhere(clus
     assert (actors.num_faults, actors.num_restarts) == (2, 3)
     cluster.before_call = fail_to_start
     with pytest.raises(jaxrl.UsageError, match=r"actor cannot start on node7: ModuleNotFoundErr"):
-        actors_of(algorithm, 2).collect(weights, keys_of(1))
+        actors_of(counters()[0], 2).collect(weights, keys_of(1))
 
 
 def test_an_environment_that_always_fails_ends_the_training(cluster):

@@ -17,16 +17,15 @@ from jaxrl.episodes import EpisodeWriter, MultiAgentEpisode, read_episodes
 from jaxrl.play import episode_output
 from jaxrl.play.episode_output import EpisodeOutput, recorded_share
 from jaxrl.run.settings import RunSettings
-from tests.probes import SMALL_ARENA, SMALL_REINFORCE, Crowd, Forbidden, Joining, Turns
+from tests.messages import refused_by
+from tests.probes import Crowd, Forbidden, Joining, Turns
+from tests.programs import SMALL_ARENA, SMALL_REINFORCE
 
 pytest.importorskip("pyarrow", reason="the extra `offline`")
 
 REINFORCE = SMALL_REINFORCE.replace(metrics_num_episodes_for_smoothing=1000)
 ENVS = {"joining": Joining(), "turns": Turns(), "masks": Forbidden(), "continuous": Crowd(3)}
-CONFIGS = {
-    "arena": SMALL_ARENA,
-    **{name: REINFORCE.replace(env=env) for name, env in ENVS.items()},
-}
+CONFIGS = {"arena": SMALL_ARENA, **{name: REINFORCE.replace(env=env) for name, env in ENVS.items()}}
 
 
 class Results(jaxrl.Callbacks):
@@ -303,17 +302,19 @@ def test_a_slow_disk_slows_training_down(monkeypatch, tmp_path):
     assert time.perf_counter() - began >= 0.4
 
 
-@pytest.mark.parametrize("share", [0, -0.5, 1.5, float("nan"), True, "half"])
-def test_a_share_beyond_all_or_none_is_refused_in_one_line(share):
-    with pytest.raises(UsageError, match=r"output_share=.* must be a number in \(0, 1\]"):
-        RunSettings(output_share=share)
+NO_SHARE = r"output_share=.* must be a number in \(0, 1\]"
+test_what_is_no_output_or_no_share_of_it_is_refused = refused_by(
+    lambda settings: jaxrl.Trainer(SMALL_ARENA, run_dir=None, **settings),
+    [
+        ({"output": 5}, "output=5 must be a folder's path"),
+        *[({"output_share": share}, NO_SHARE) for share in (0, -0.5, 1.5, np.nan, True, "half")],
+    ],
+)
 
 
 def test_an_output_that_nothing_can_be_written_to_is_refused_before_compiling(
     monkeypatch, tmp_path
 ):
-    with pytest.raises(UsageError, match="output=5 must be a folder's path"):
-        jaxrl.Trainer(SMALL_ARENA, run_dir=None, output=5)
     (tmp_path / "file").touch()
     with pytest.raises(UsageError, match="episodes cannot be written to"):
         jaxrl.Trainer(SMALL_ARENA, run_dir=None, output=tmp_path / "file")
@@ -327,7 +328,7 @@ def test_an_output_that_nothing_can_be_written_to_is_refused_before_compiling(
 
 PROGRAM = """
 import jaxrl
-from tests.probes import SMALL_ARENA
+from tests.programs import SMALL_ARENA
 
 config = SMALL_ARENA.replace(total_env_steps=10**9)
 settings = {"run_dir": "run", "quiet": True, "pictures": False, "output": "episodes"}
@@ -337,9 +338,7 @@ with jaxrl.Trainer(config, **settings, checkpoint_frequency=50) as trainer:
 
 
 @pytest.mark.process
-def test_after_a_kill_every_file_can_be_read_and_no_episode_before_the_checkpoint_is_lost(
-    tmp_path,
-):
+def test_after_a_kill_every_file_can_be_read_and_no_episode_before_the_checkpoint_is_lost(tmp_path):
     root = os.path.abspath(os.curdir)
     env = os.environ | {"PYTHONPATH": f"{root}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
     process = subprocess.Popen([sys.executable, "-c", PROGRAM], cwd=tmp_path, env=env)

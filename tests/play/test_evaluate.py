@@ -5,7 +5,6 @@ Exactly the episodes that were asked for, the same ones for the same seed, by wh
 
 import functools
 import itertools
-import json
 
 import jax
 import jax.numpy as jnp
@@ -19,8 +18,9 @@ from jaxrl.cli.evaluate import evaluate as evaluate_run
 from jaxrl.core.fields import check_all
 from jaxrl.episodes import read_episodes
 from jaxrl.play.whole_episodes import episode_keys, step_chance
+from tests.messages import refusal, refused_by
 from tests.play.test_recording import counted, untrained
-from tests.probes import SMALL_ARENA, SMALL_REINFORCE
+from tests.programs import SMALL_ARENA, SMALL_REINFORCE, lines_of
 
 
 @pytest.fixture(scope="module")
@@ -49,10 +49,7 @@ def weights_of(trainer):
 
 def played_by_hand(run_dir, episodes):
     """Returns [episodes, agents] of the arena, played step by step with the loaded policies."""
-    policies = {
-        agent: load_policy(run_dir, name)
-        for agent, name in (("agent1", "pol1"), ("agent2", "pol2"))
-    }
+    policies = {f"agent{i}": load_policy(run_dir, f"pol{i}") for i in (1, 2)}
     env, params = jaxrl.make("arena", height=4, width=4, max_steps_in_episode=20)
     reset_key, play_key = episode_keys(0)
     spec = jaxrl.PPOConfig(env="arena").build().rollout_spec
@@ -73,10 +70,7 @@ def played_by_hand(run_dir, episodes):
 
 
 def test_trainer_script_function_and_loaded_policies_play_the_same_episodes(trained, capsys):
-    lines = [
-        json.loads(line) for line in (trained.run_dir / "metrics.jsonl").read_text().splitlines()
-    ]
-    logged = lines[-1]["evaluation"]["env_runners"]
+    logged = lines_of(trained.run_dir)[-1]["evaluation"]["env_runners"]
     again = trained.evaluate()["env_runners"]
     loaded = jaxrl.evaluate(trained.run_dir, episodes=6)["env_runners"]
     assert logged == again == loaded
@@ -131,8 +125,8 @@ def test_evaluated_episodes_are_written_to_a_folder(trained, tmp_path, capsys):
     ]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
+test_a_sample_that_cannot_be_played_is_refused_in_one_line = refused_by(
+    lambda trained, arguments: trained.sample(**arguments),
     [
         ({"num_episodes": 0}, "num_episodes=0 must be an integer of at least 1"),
         ({"num_episodes": -3}, "num_episodes=-3 must be"),
@@ -141,28 +135,17 @@ def test_evaluated_episodes_are_written_to_a_folder(trained, tmp_path, capsys):
         ({"explore": 1}, "explore=1 must be True or False"),
         ({"seed": "a"}, "seed='a' must be"),
     ],
+    fixture="trained",
 )
-def test_a_sample_that_cannot_be_played_is_refused_in_one_line(trained, arguments, message):
-    with pytest.raises(UsageError, match=message) as error:
-        trained.sample(**arguments)
-    assert "\n" not in str(error.value)
-    for play in (trained.evaluate, functools.partial(jaxrl.evaluate, trained.run_dir)):
-        with pytest.raises(UsageError, match="return_episodes='no' must be True or False"):
-            play(return_episodes="no")
 
 
 def test_evaluating_changes_nothing_that_is_trained(start, tmp_path):
-    plain, watched = (
-        start(),
-        start(run_dir=tmp_path / "watched", evaluation_interval=1, evaluation_duration=2),
-    )
+    plain = start()
+    watched = start(run_dir=tmp_path / "watched", evaluation_interval=1, evaluation_duration=2)
     for trainer in (plain, watched):
         trainer.fit({"training_iteration": 4})
-    assert jax.tree.all(
-        jax.tree.map(
-            lambda x, y: bool((x == y).all()), plain.runner.learners, watched.runner.learners
-        )
-    )
+    both = plain.runner.learners, watched.runner.learners
+    jax.tree.map(np.testing.assert_array_equal, *both)
 
 
 def test_long_episodes_count_as_much_as_short_ones():
@@ -174,14 +157,10 @@ def test_long_episodes_count_as_much_as_short_ones():
     result = counted(cartpole, number=200, explore=True)
     assert result["num_episodes"] == 200
     assert result["num_env_steps_sampled"] == pytest.approx(200 * result["episode_len_mean"])
-    assert result["episode_return_mean"] == pytest.approx(
-        result["episode_len_mean"]
-    )  # a reward of 1 each step
-    few = [
-        counted(cartpole, number=1, explore=True, seed=seed)["episode_len_mean"]
-        for seed in range(1, 4)
-    ]
-    assert len(set(few)) > 1
+    # A step is paid 1.
+    assert result["episode_return_mean"] == pytest.approx(result["episode_len_mean"])
+    alone = [counted(cartpole, number=1, explore=True, seed=seed) for seed in range(1, 4)]
+    assert len({result["episode_len_mean"] for result in alone}) > 1
     assert result["episode_len_min"] < result["episode_len_mean"] < result["episode_len_max"]
 
 
@@ -192,12 +171,12 @@ def test_other_arguments_of_the_environment_are_evaluated_in_their_own_world(tra
         jaxrl.evaluate(trained.run_dir, episodes=2, env_args={"height": 5})
 
 
+SHORT_ONES = {"evaluation_interval": 1, "evaluation_duration": 2}
+SHORT_ONES |= {"evaluation_env_args": {"max_steps_in_episode": 5}}
+
+
 def test_evaluation_during_training_may_play_another_environment(start):
-    trainer = start(
-        evaluation_interval=1,
-        evaluation_duration=2,
-        evaluation_env_args={"max_steps_in_episode": 5},
-    )
+    trainer = start(**SHORT_ONES)
     assert trainer.train()["evaluation"]["env_runners"]["episode_len_mean"] == 5
 
 
@@ -205,20 +184,14 @@ def test_the_trainers_evaluation_takes_the_arguments_of_the_saved_runs(trained):
     changes = {"episodes": 3, "explore": True, "seed": 7, "env_args": {"max_steps_in_episode": 5}}
     played = trained.evaluate(**changes)
     assert played == jaxrl.evaluate(trained.run_dir, **changes)
-    assert (played["env_runners"]["num_episodes"], played["env_runners"]["episode_len_max"]) == (
-        3,
-        5,
-    )
+    results = played["env_runners"]
+    assert (results["num_episodes"], results["episode_len_max"]) == (3, 5)
     assert trained.evaluate()["env_runners"]["num_episodes"] == 6  # the settings are as they were
     assert trained.evaluate(seed=7) == jaxrl.evaluate(trained.run_dir, episodes=6, seed=7)
 
 
 def test_settings_of_the_evaluation_may_be_taken_back_for_one(start):
-    trainer = start(
-        evaluation_interval=1,
-        evaluation_duration=2,
-        evaluation_env_args={"max_steps_in_episode": 5},
-    )
+    trainer = start(**SHORT_ONES)
     assert trainer.evaluate(env_args={})["env_runners"]["episode_len_mean"] == 20
     assert trainer.evaluate()["env_runners"]["episode_len_mean"] == 5
 
@@ -231,11 +204,12 @@ def test_settings_of_the_evaluation_may_be_taken_back_for_one(start):
         ({"seed": -1}, "seed=-1 must be an integer of at least 0"),
         ({"env_args": {"height": 5}}, "change the agents or their spaces"),
         ({"env_args": 5}, "env_args=5 must be"),
+        ({"return_episodes": "no"}, "return_episodes='no' must be True or False"),
     ],
 )
 def test_arguments_of_an_evaluation_that_cannot_work_are_refused(trained, changes, message):
     for play in (trained.evaluate, functools.partial(jaxrl.evaluate, trained.run_dir)):
-        with pytest.raises(UsageError, match=message):
+        with refusal(message):
             play(**changes)
 
 

@@ -6,8 +6,9 @@ import pytest
 import jaxrl
 from jaxrl.outside.workers.pictured import MOST_PICTURES
 from jaxrl.outside.workers.python_env import adapt
+from tests.messages import refusal
 from tests.outside.workers.environments import EXIT, HANG, RAISE, Painted
-from tests.probes import SMALL_REINFORCE
+from tests.programs import SMALL_REINFORCE
 
 CONFIG = SMALL_REINFORCE.replace(
     env="tests.outside.workers.environments:Counter",
@@ -56,9 +57,8 @@ def test_an_environment_that_always_fails_ends_its_evaluation_in_one_line(fault)
     settings = {"workers": 1, "env_step_timeout_s": 0.2, "max_consecutive_faults": 1}
     trainer = jaxrl.Trainer(broken(fault, 1.0), **SETTINGS, **settings)
     message = "failed 2 times and finished no"
-    with trainer, pytest.raises(jaxrl.UsageError, match=message) as caught:
+    with trainer, refusal(message):
         trainer.evaluate(episodes=1)
-    assert "\n" not in str(caught.value)
 
 
 def test_an_episode_of_a_run_is_pictured_as_it_was_played(tmp_path):
@@ -80,9 +80,8 @@ def test_an_episode_of_a_run_is_pictured_as_it_was_played(tmp_path):
     assert (cut.num_steps, cut.end) == (3, "cut")
     jaxrl.replay(folder, trust=True).save(tmp_path / "pictures.html")
     without = {"env_args": {"render_mode": None}, "trust": True}
-    with pytest.raises(jaxrl.UsageError, match="--env-args render_mode=rgb_array") as caught:
+    with refusal("--env-args render_mode=rgb_array"):
         jaxrl.render(folder, tmp_path / "none.gif", **without)
-    assert "\n" not in str(caught.value)
     jaxrl.replay(folder, **without).save(tmp_path / "observations.html")
     assert (tmp_path / "observations.html").exists()
 

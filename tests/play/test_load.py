@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from jaxrl import Trainer, UsageError, evaluate, load_policy, render
+from tests.messages import refusal
 
 
 @pytest.mark.long
@@ -23,10 +24,8 @@ def test_a_fresh_process_loads_a_policy_with_no_environment_and_acts(trained):
     assert done.returncode == 0, done.stderr
     policy = trained.get_policy("pol2")
     action, value = done.stdout.split()
-    assert (int(action), float(value)) == (
-        policy.act([3, 4]),
-        pytest.approx(float(policy.value([3, 4])), rel=1e-4),
-    )
+    expected = (policy.act([3, 4]), pytest.approx(float(policy.value([3, 4])), rel=1e-4))
+    assert (int(action), float(value)) == expected
 
 
 def test_best_is_refused_where_no_state_was_scored(run):
@@ -43,9 +42,6 @@ def test_best_is_refused_where_no_state_was_scored(run):
         ):
             load("best")
     path = run / "checkpoints" / "000003"
-    with pytest.raises(
-        UsageError,
-        match=r"is a checkpoint itself: name its run's folder to choose checkpoint 'best'",
-    ):
+    with refusal(r"is a checkpoint itself: name its run's folder to choose checkpoint 'best'"):
         load_policy(path, "pol1", checkpoint="best")
     assert load_policy(path, "pol1", checkpoint=3).name == "pol1"

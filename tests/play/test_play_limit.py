@@ -8,23 +8,16 @@ import pytest
 
 import jaxrl
 from jaxrl.cli.evaluate import EvaluateOptions, report
-from jaxrl.core.env import Environment
-from jaxrl.core.spaces import Box, Discrete
 from jaxrl.play import play_limit
 from jaxrl.play.play_limit import PlayLimit, PlayWatch
-from tests.probes import SMALL_REINFORCE, Params, State
+from tests.probes import OneAgent, State
+from tests.programs import SMALL_REINFORCE
 
 
-class SometimesEndless(Environment):
+class SometimesEndless(OneAgent):
     """Ends after 3 steps of reward 1 if the reset drew so, in about half of the episodes."""
 
-    default_params = Params(max_steps_in_episode=2**30)
-
-    def observation_space(self, params=None) -> Box:
-        return Box(0.0, 1.0, (1,))
-
-    def action_space(self, params=None) -> Discrete:
-        return Discrete(2)
+    time_limit = 2**30
 
     def reset_env(self, key, params):
         ends = jax.random.bernoulli(key).astype(jnp.int32)
@@ -77,11 +70,8 @@ def test_episodes_as_objects_are_those_that_ended_whichever_were_cut(trainer):
 
 
 def test_a_call_has_a_limit_of_its_own(trainer):
-    assert trainer.evaluate(episodes=8, max_steps=2)["env_runners"] == {
-        "num_episodes": 0,
-        "num_episodes_cut": 8,
-        "num_env_steps_sampled": 16,
-    }
+    expected = {"num_episodes": 0, "num_episodes_cut": 8, "num_env_steps_sampled": 16}
+    assert trainer.evaluate(episodes=8, max_steps=2)["env_runners"] == expected
     with pytest.raises(jaxrl.UsageError, match="max_steps=0"):
         trainer.evaluate(max_steps=0)
 

@@ -240,11 +240,8 @@ def test_actions_are_as_sampled_and_the_environments_own_beside_them():
     inputs = agents.get_extra_model_outputs("action_dist_inputs")
     mean, log_std = inputs[:, :2], inputs[:, 2:]
     densities = -0.5 * ((sampled_actions - mean) / np.exp(log_std)) ** 2 - log_std
-    np.testing.assert_allclose(
-        agents.get_extra_model_outputs("action_logp"),
-        (densities - 0.5 * np.log(2 * np.pi)).sum(axis=1),
-        atol=1e-4,
-    )
+    expected = (densities - 0.5 * np.log(2 * np.pi)).sum(axis=1)
+    np.testing.assert_allclose(agents.get_extra_model_outputs("action_logp"), expected, atol=1e-4)
     clipped = np.clip(sampled_actions, -1, 1)
     env_actions = agents.get_extra_model_outputs("actions_for_env")
     np.testing.assert_allclose(env_actions, clipped, atol=1e-6)  # stretched to [-1, 1]: rounded

@@ -17,8 +17,10 @@ from jaxrl.replay import page
 from jaxrl.replay.drawings import observations_drawn
 from jaxrl.replay.page import Column, make_replay
 from jaxrl.replay.replay import replay
+from tests.messages import refusal
 from tests.play.test_recording import recorded_alone, untrained
-from tests.probes import SMALL_ARENA, Leavers, Probe, TicTacToe
+from tests.probes import Leavers, Probe, TicTacToe
+from tests.programs import SMALL_ARENA
 from tests.replay.test_packing import unpacked
 
 ARENA = {"height": 4, "width": 5, "max_steps_in_episode": 30}
@@ -72,10 +74,8 @@ def test_values_and_continuous_actions_come_back(waterworld):
         "low": [-1, -1],
         "high": [1, 1],
     }
-    shown, decisions = (
-        data["episodes"][0]["tracks"][0]["decisions"][1],
-        recording.decisions["pursuer_1"],
-    )
+    shown = data["episodes"][0]["tracks"][0]["decisions"][1]
+    decisions = recording.decisions["pursuer_1"]
     for found, true in ((shown["value"], decisions.value), (shown["action"], decisions.action)):
         assert np.abs(found - true).max() <= 0.5 * np.ptp(true) / 65535 + 1e-6
     low, mean, high = shown["spread"]
@@ -226,9 +226,8 @@ def refusals(tmp_path):
 
 def test_what_cannot_be_is_refused_in_one_line(tmp_path):
     for text, attempt in refusals(tmp_path).items():
-        with pytest.raises(UsageError, match=text) as error:
+        with refusal(text):
             attempt()
-        assert "\n" not in str(error.value)
 
 
 def test_a_page_that_would_be_too_large_is_refused_with_what_would_help(monkeypatch):
