@@ -9,12 +9,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax import struct
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 import jaxrl
-from jaxrl.core.env import Environment
 from jaxrl.core.program_spaces import action_to_program, countable, sampled_space
 from jaxrl.core.spaces import (
     Box,
@@ -27,23 +25,20 @@ from jaxrl.core.spaces import (
     parts_of,
     range_of,
 )
-from jaxrl.episodes import EpisodeWriter, SingleAgentEpisode, read_episodes
+from jaxrl.episodes import SingleAgentEpisode, read_episodes
 from jaxrl.export.numpy_policy import NumpyPolicy
 from jaxrl.models.policy_spec import PolicyWeights
 from jaxrl.replay.page import Column, replay_data
 from jaxrl.run.inference.policy import Policy
 from tests.play.test_recording import recorded_alone
+from tests.probes import OneAgent, State
+from tests.programs import write_episodes
 from tests.spaces_strategy import actions, is_equal, member, trees
 
 STEPS = 4
-CONFIG = jaxrl.PPOConfig(
-    env="external",
-    num_envs=1,
-    rollout_length=STEPS,
-    minibatch_size=STEPS,
-    num_epochs=1,
-    fcnet_hiddens=(4,),
-)
+SIZES = {"num_envs": 1, "rollout_length": STEPS, "minibatch_size": STEPS, "num_epochs": 1}
+CONFIG = jaxrl.PPOConfig(env="external", fcnet_hiddens=(4,), **SIZES)
+CLONING = {"fcnet_hiddens": (8,), "lr": 3e-2, "minibatch_size": 160, "train_batch_size": 160}
 FEW = settings(  # without shrinking, for each example compiles programs
     max_examples=4, deadline=None, derandomize=True, phases=[Phase.explicit, Phase.generate]
 )
@@ -110,10 +105,7 @@ def test_a_learner_its_episodes_and_files_hold_the_environments_own_values(
     back = learner.algorithm.policy_specs[0].to_env_action(jax.tree.map(alone, lanes.action))
     assert is_equal(acting, back, taken, atol=1e-5)
     assert is_equal(observations, jax.tree.map(alone, lanes.obs), rows(obs, slice(STEPS)))
-    path = tmp_path_factory.mktemp("episodes")
-    with EpisodeWriter(path) as writer:
-        writer.write(episode)
-    (read,) = read_episodes(path)
+    (read,) = read_episodes(write_episodes(tmp_path_factory.mktemp("episodes"), [episode]))
     assert is_equal(observations, read.get_observations(), obs)
     assert is_equal(acting, read.get_actions(), taken)
     learner.add(read)
@@ -191,38 +183,20 @@ def test_an_exported_policy_takes_and_gives_the_environments_own_values(
 # An environment of JAX
 
 
-class GridState(struct.PyTreeNode):
-    time: jax.Array
-    seen: jax.Array
-
-
-class NoParams(struct.PyTreeNode):
-    pass
-
-
-class Shifted(Environment):
+class Shifted(OneAgent):
     """Pays for the sign of an entry of a grid of integers that start anywhere."""
 
-    name = "shifted"
-    default_params = NoParams()
-
-    def observation_space(self, params=None):
-        return GRID
-
-    def action_space(self, params=None):
-        return THREE
+    observes = GRID
+    acts = THREE
 
     def reset_env(self, key, params):
         seen = GRID.sample(key)
-        return seen, GridState(jnp.int32(0), seen)
+        return seen, State(jnp.int32(0), seen)
 
     def step_env(self, key, state, action, params):
         seen = GRID.sample(key)
-        reward = (action == state.seen[0, 1]).astype(jnp.float32)
-        return seen, GridState(state.time + 1, seen), reward, state.time >= 7, {}
-
-    def is_truncated(self, state, params):
-        return jnp.array(False)
+        reward = (action == state.cue[0, 1]).astype(jnp.float32)
+        return seen, State(state.time + 1, seen), reward, state.time >= 7, {}
 
 
 TRAINING = CONFIG.replace(
@@ -237,12 +211,16 @@ def trained():
         yield t
 
 
+def repeats_the_entry(trainer):
+    grid = np.tile(np.array([[1, -1], [7, 0]], np.int32), (3, 1, 1))
+    grid[:, 0, 1] = -1, 0, 1
+    return trainer.get_policy("default_policy").act(grid).tolist() == [-1, 0, 1]
+
+
 @pytest.mark.long
 def test_an_environment_of_jax_with_integers_that_start_anywhere_is_learned(trained):
     jaxrl.check_env(Shifted())
-    grid = np.tile(np.array([[1, -1], [7, 0]], np.int32), (3, 1, 1))
-    grid[:, 0, 1] = -1, 0, 1
-    assert trained.get_policy("default_policy").act(grid).tolist() == [-1, 0, 1]
+    assert repeats_the_entry(trained)
 
 
 @pytest.mark.long
@@ -259,25 +237,12 @@ def test_sampled_episodes_hold_the_environments_own_values_and_can_be_replayed(t
 
 @pytest.mark.long
 def test_cloning_and_judging_read_the_environments_own_actions(trained, tmp_path):
-    episodes = trained.sample(num_episodes=40, explore=True)
-    with EpisodeWriter(tmp_path) as writer:
-        for episode in episodes:
-            writer.write(episode)
-    cloning = jaxrl.BCConfig(
-        env=Shifted(),
-        input=str(tmp_path),
-        fcnet_hiddens=(8,),
-        lr=3e-2,
-        minibatch_size=160,
-        train_batch_size=160,
-    )
+    recorded = write_episodes(tmp_path, trained.sample(num_episodes=40, explore=True))
+    cloning = jaxrl.BCConfig(env=Shifted(), input=recorded, **CLONING)
     with jaxrl.Trainer(cloning, run_dir=None, quiet=True) as t:
         for _ in range(30):
             t.train()
-        cloned = t.get_policy("default_policy")
-    grid = np.tile(np.array([[1, -1], [7, 0]], np.int32), (3, 1, 1))
-    grid[:, 0, 1] = -1, 0, 1
-    assert cloned.act(grid).tolist() == [-1, 0, 1]
+        assert repeats_the_entry(t)
 
 
 @pytest.mark.long
@@ -298,13 +263,8 @@ def test_adapters_to_other_libraries_play_the_same_environment(function):
 
 
 NESTED = Dict({"key": THREE, "grid": Tuple((GRID, GRID))})
-MIXED = Dict(
-    {
-        "move": Box(-2.0, 2.0, (2,)),
-        "key": THREE,
-        "more": Tuple((GRID, Box(1, 3, (), "int32"))),
-    }
-)
+MORE = Tuple((GRID, Box(1, 3, (), "int32")))
+MIXED = Dict({"move": Box(-2.0, 2.0, (2,)), "key": THREE, "more": MORE})
 
 
 @pytest.mark.process
@@ -393,8 +353,7 @@ def test_integers_of_a_box_that_are_too_many_to_choose_among_are_refused():
 class Mixing(Shifted):
     """As `Shifted`, with an action of mixed kinds."""
 
-    def action_space(self, params=None):
-        return MIXED
+    acts = MIXED
 
     def step_env(self, key, state, action, params):
         obs, state, _, *rest = super().step_env(key, state, action["key"], params)
@@ -436,17 +395,8 @@ def test_a_page_shows_the_integers_and_the_numbers_of_an_action_in_parts(mixing)
 @pytest.mark.long
 def test_actions_of_mixed_kinds_are_cloned_and_judged(mixing, tmp_path):
     episodes = mixing.sample(num_episodes=20, explore=True)
-    with EpisodeWriter(tmp_path) as writer:
-        for episode in episodes:
-            writer.write(episode)
-    cloning = jaxrl.BCConfig(
-        env=Mixing(),
-        input=str(tmp_path),
-        fcnet_hiddens=(8,),
-        lr=3e-2,
-        minibatch_size=160,
-        train_batch_size=160,
-    )
+    recorded = write_episodes(tmp_path, episodes)
+    cloning = jaxrl.BCConfig(env=Mixing(), input=recorded, **CLONING)
     with jaxrl.Trainer(cloning, run_dir=None, quiet=True) as trainer:
         first = trainer.train()["learners"]["default_policy"]["policy_loss"]
         for _ in range(10):

@@ -18,9 +18,9 @@ from jaxrl import (
     sweep,
 )
 from jaxrl.play.load import open_run
-from tests.messages import refused_by
-from tests.probes import SMALL_CARTPOLE
-from tests.run.test_resume import CARTPOLE, assert_equal_to_the_bit, lines_of, without_times
+from tests.messages import refused, refused_by
+from tests.programs import SMALL_CARTPOLE, lines_of
+from tests.run.test_resume import CARTPOLE, assert_equal_to_the_bit, without_times
 
 HERE = "tests.run.test_curriculum"
 RANDOMISED = CARTPOLE.replace(env_args={"gravity": "uniform:8:12"})
@@ -65,12 +65,12 @@ def test_env_task_fn_is_called_at_its_interval_and_its_task_holds_from_the_next_
 
 
 @pytest.mark.long
-def test_a_run_with_env_task_fn_resumes_as_if_it_had_not_stopped(start, resume, tmp_path):
+def test_a_run_with_env_task_fn_resumes_as_if_it_had_not_stopped(
+    start, stopped_after, resume, tmp_path
+):
     whole = start(HEAVIER, tmp_path / "whole")
     whole.fit({"training_iteration": 11})
-    half = start(HEAVIER)
-    half.fit({"training_iteration": 5})
-    half.stop()
+    stopped_after(5, HEAVIER)
     rest = resume(trust=True)
     rest.fit({"training_iteration": 11})
     assert_equal_to_the_bit((rest.runner, rest.env_params), (whole.runner, whole.env_params))
@@ -80,11 +80,11 @@ def test_a_run_with_env_task_fn_resumes_as_if_it_had_not_stopped(start, resume, 
     ]
 
 
-def test_evaluation_plays_the_configurations_own_numbers_and_not_the_curriculums(start, tmp_path):
+def test_evaluation_plays_the_configurations_own_numbers_and_not_the_curriculums(
+    stopped_after, tmp_path
+):
     heavier = SMALL_CARTPOLE.replace(env_task_fn=HEAVIER.env_task_fn, env_task_interval=3)
-    trainer = start(heavier, checkpoint_at_end=True)
-    trainer.fit({"training_iteration": 4})
-    trainer.stop()
+    stopped_after(4, heavier, checkpoint_at_end=True)
     opened = open_run(tmp_path / "run")  # without trust: playing needs no curriculum
     assert float(opened.env_params.gravity) == pytest.approx(9.8)
     plain = Trainer(SMALL_CARTPOLE, run_dir=None, quiet=True)
@@ -97,8 +97,15 @@ def returning(task):
     return lambda result, params: task(params) if callable(task) else task
 
 
-@pytest.mark.parametrize(
-    ("task", "message"),
+def next_task(task, **changes):
+    """What a training does with what env_task_fn returns after the first iteration."""
+    config = CARTPOLE.replace(env_task_fn=returning(task), **changes)
+    trainer = Trainer(config, run_dir=None, quiet=True)
+    trainer.tasks.next_values({"training_iteration": 1}, trainer.env_params)
+
+
+test_a_task_of_another_form_ends_training_in_one_line = refused_by(
+    next_task,
     [
         ({"gravty": 1.0}, "unknown field 'gravty' in what env_task_fn returned; did you mean"),
         ({"gravity": [1.0, 2.0]}, r"env_task_fn: params: gravity must have the shape \[\]"),
@@ -108,13 +115,16 @@ def returning(task):
         (lambda params: params.replace(gravity=jnp.ones(3)), "gravity must have the shape"),
     ],
 )
-def test_a_task_of_another_form_ends_training_in_one_line(task, message):
-    config = CARTPOLE.replace(env_task_fn=returning(task))
-    trainer = Trainer(config, run_dir=None, quiet=True)
-    result = {"training_iteration": 1}
-    with pytest.raises(UsageError, match=message) as caught:
-        trainer.tasks.next_values(result, trainer.env_params)
-    assert "\n" not in str(caught.value)
+PURSUIT = {"env": "pursuit", "observation_filter": None}
+test_the_environments_own_check_sees_the_tasks = refused(
+    [
+        (lambda: next_task({"n_catch": 0}, **PURSUIT), "n_catch=0: it must be at least 1"),
+        (
+            lambda: next_task({"max_steps_in_episode": -5}),
+            "max_steps_in_episode must be at least 1, not -5",
+        ),
+    ]
+)
 
 
 def fails_at_the_second(result, task):
@@ -138,29 +148,6 @@ def test_an_exception_in_env_task_fn_ends_training_in_one_line_and_keeps_a_check
     assert resume(trust=True).lifetime.training_iteration == 2
 
 
-def test_an_interval_without_env_task_fn_is_refused():
-    config, words = CARTPOLE.replace(env_task_interval=3), "env_task_interval=3 changes nothing"
-    with pytest.raises(UsageError, match=words):
-        Trainer(config, run_dir=None, quiet=True)
-    with pytest.raises(UsageError, match=words):
-        make_train(config)
-    with pytest.raises(UsageError, match=words):
-        sweep(config, {"lr": [1e-3, 1e-4]}, run_dir=None, quiet=True)
-
-
-def test_the_environments_own_check_sees_the_tasks():
-    config = CARTPOLE.replace(
-        env="pursuit", env_task_fn=returning({"n_catch": 0}), observation_filter=None
-    )
-    trainer = Trainer(config, run_dir=None, quiet=True)
-    with pytest.raises(UsageError, match="n_catch=0: it must be at least 1"):
-        trainer.tasks.next_values({"training_iteration": 1}, trainer.env_params)
-    trainer = Trainer(CARTPOLE.replace(env_task_fn=heavier), run_dir=None, quiet=True)
-    trainer.tasks.function = returning({"max_steps_in_episode": -5})
-    with pytest.raises(UsageError, match="max_steps_in_episode must be at least 1, not -5"):
-        trainer.tasks.next_values({"training_iteration": 1}, trainer.env_params)
-
-
 def three(result, env, context): ...
 
 
@@ -176,26 +163,43 @@ test_what_is_no_function_of_result_and_task_is_refused_before_compiling = refuse
 )
 
 
-def test_where_nothing_would_call_env_task_fn_it_is_refused():
-    with pytest.raises(UsageError, match=r"environment gym:CartPole-v1 has no params that a task"):
-        Trainer(CARTPOLE.replace(env="gym:CartPole-v1", env_task_fn=heavier), run_dir=None)
-    with pytest.raises(UsageError, match="called by a Trainer alone: make_train"):
-        make_train(HEAVIER)
-    with pytest.raises(UsageError, match="called by a Trainer alone: trials"):
-        sweep(HEAVIER, {"lr": [1e-3, 1e-4]}, run_dir=None, quiet=True)
-    with pytest.raises(UsageError, match="env_task_fn changes nothing"):
-        BCConfig(env="cartpole", input="data", env_task_fn=heavier)
-    with pytest.raises(UsageError, match=r"unknown setting 'env_task_fn': .*Config has it"):
-        Trainer(CARTPOLE, run_dir=None, env_task_fn=heavier)
+def train(config, **settings):
+    return Trainer(config, run_dir=None, quiet=True, **settings)
+
+
+def swept(config):
+    return sweep(config, {"lr": [1e-3, 1e-4]}, run_dir=None, quiet=True)
+
+
+OUTSIDE = CARTPOLE.replace(env="gym:CartPole-v1", env_task_fn=heavier)
+UNCALLED = CARTPOLE.replace(env_task_interval=3)
+RECORDED = {"env": "cartpole", "input": "data"}
+test_tasks_that_nothing_would_change_are_refused = refused(
+    [
+        (lambda: train(UNCALLED), "env_task_interval=3 changes nothing"),
+        (lambda: make_train(UNCALLED), "env_task_interval=3 changes nothing"),
+        (lambda: swept(UNCALLED), "env_task_interval=3 changes nothing"),
+        (lambda: train(OUTSIDE), "environment gym:CartPole-v1 has no params that a task"),
+        (lambda: make_train(HEAVIER), "called by a Trainer alone: make_train"),
+        (lambda: swept(HEAVIER), "called by a Trainer alone: trials"),
+        (lambda: BCConfig(**RECORDED, env_task_fn=heavier), "env_task_fn changes nothing"),
+        (
+            lambda: train(CARTPOLE, env_task_fn=heavier),
+            "unknown setting 'env_task_fn': .*Config has it",
+        ),
+        (
+            lambda: BCConfig(**RECORDED, curriculum=LevelsBySuccess(LEVELS)),
+            "curriculum changes nothing",
+        ),
+    ]
+)
 
 
 def test_a_saved_function_is_imported_with_trust_alone_and_a_lambda_is_asked_for_again(
-    start, resume, tmp_path
+    start, stopped_after, resume, tmp_path
 ):
     config = CARTPOLE.replace(env_task_fn=returning({"gravity": 5.0}))
-    trainer = start(config)
-    trainer.fit({"training_iteration": 2})
-    trainer.stop()
+    stopped_after(2, config)
     with pytest.raises(UsageError, match="the run's env_task_fn was an object"):
         resume(trust=True)
     again = resume(config=config)
@@ -270,11 +274,6 @@ def test_a_curriculum_of_ours_resumes_by_its_name_and_a_users_with_trust(start, 
     with pytest.raises(UsageError, match=r"(?s)curriculum is .*:Heavier'.*--trust"):
         resume(tmp_path / "heavier")
     resume(tmp_path / "heavier", trust=True)
-
-
-def test_a_curriculum_is_refused_where_no_episodes_are_played():
-    with pytest.raises(UsageError, match="curriculum changes nothing"):
-        BCConfig(env="cartpole", input="data", curriculum=CLIMBING.curriculum)
 
 
 @pytest.mark.long

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from flax import struct
 
-from jaxrl import Diverged, Environment
-from jaxrl.core.spaces import Box, Discrete
+from jaxrl import Diverged
+from jaxrl.core.spaces import Box
 from jaxrl.run.storage.checkpoint import find, named_arrays, read
 from tests.algorithms.reinforce import ReinforceConfig
-from tests.probes import Twins
+from tests.probes import OneAgent, Twins
 
 
 @dataclass(frozen=True)
@@ -45,9 +45,8 @@ def test_training_stops_at_the_first_bad_iteration_and_keeps_the_state_before_it
     trainer = start()
     trainer.fit({"training_iteration": 3})
     trainer.hypers = jax.tree.map(lambda leaf: leaf, small.hypers(pol2={"lr": 1e38}))
-    with pytest.raises(
-        Diverged, match=r"iteration 4: policy 'pol2': .*; the state after iteration 3 is kept"
-    ):
+    message = r"iteration 4: policy 'pol2': .*; the state after iteration 3 is kept"
+    with pytest.raises(Diverged, match=message):
         trainer.fit()
     assert int(trainer.runner.num_updates) == trainer.lifetime.training_iteration == 3
     trainer.stop()
@@ -59,10 +58,8 @@ def test_training_stops_at_the_first_bad_iteration_and_keeps_the_state_before_it
 @pytest.mark.long
 def test_debug_names_the_line_in_which_the_first_bad_number_arises(start):
     trainer = start(POISONED, run_dir=None, debug=True)
-    with pytest.raises(
-        Diverged,
-        match=r"(?s)iteration 1: policy 'second'.*test_divergence\.py:\d+ in step_env: poison = ",
-    ):
+    message = r"(?s)iteration 1: policy 'second'.*test_divergence\.py:\d+ in step_env: poison = "
+    with pytest.raises(Diverged, match=message):
         trainer.fit()
 
 
@@ -88,18 +85,11 @@ class Faults(struct.PyTreeNode):
 
 
 @dataclass(frozen=True)
-class Faulty(Environment):
+class Faulty(OneAgent):
     """Gives a bad number, one of several, in the fourth step of every episode."""
 
-    @property
-    def default_params(self):
-        return Faults()
-
-    def observation_space(self, params=None):
-        return Box(-9.0, 9.0, (1,))
-
-    def action_space(self, params=None):
-        return Discrete(2)
+    observes = Box(-9.0, 9.0, (1,))
+    default_params = Faults()
 
     def reset_env(self, key, params):
         return jnp.ones(1) + params.offset, Place(
@@ -142,9 +132,8 @@ FAULTY = ReinforceConfig(env=Faulty(), num_envs=2, rollout_length=8, fcnet_hidde
 )
 def test_the_first_bad_number_of_the_environment_is_named_with_its_step(start, faults, source):
     trainer = start(FAULTY, run_dir=None, env_params=Faults(**faults))
-    with pytest.raises(
-        Diverged, match=f"iteration 1: .*the state after iteration 0 is kept; .*{source}"
-    ):
+    message = f"iteration 1: .*the state after iteration 0 is kept; .*{source}"
+    with pytest.raises(Diverged, match=message):
         trainer.train()
 
 
@@ -152,9 +141,8 @@ def test_where_the_environment_is_sound_learning_is_named(start):
     trainer = start(FAULTY, run_dir=None)
     trainer.train()
     trainer.hypers = FAULTY.hypers(lr=3e38)
-    with pytest.raises(
-        Diverged, match=r"the state after iteration .* are finite there, so it arose in learning"
-    ):
+    message = r"the state after iteration .* are finite there, so it arose in learning"
+    with pytest.raises(Diverged, match=message):
         trainer.fit({"training_iteration": 9})
 
 

@@ -4,7 +4,7 @@ The order of their methods: tests/run/test_loop.py.
 """
 
 from jaxrl.run.hooks import Hook, StopCriteria, states_of
-from tests.probes import SMALL_ARENA
+from tests.programs import SMALL_ARENA
 
 
 class Counting(Hook):

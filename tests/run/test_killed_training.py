@@ -12,7 +12,8 @@ import pytest
 
 from jaxrl import LevelsBySuccess, PPOConfig, Trainer
 from jaxrl.run.storage import checkpoint
-from tests.run.test_resume import assert_equal_to_the_bit, lines_of, without_times
+from tests.programs import lines_of
+from tests.run.test_resume import assert_equal_to_the_bit, without_times
 
 ITERATIONS, SAVED_AFTER, KILLED_AFTER = 9, 4, 5
 CONFIG = PPOConfig(

@@ -13,7 +13,7 @@ from jaxrl.sweeps.reporting import Reporter, TrialLoop
 from jaxrl.sweeps.trial_state import numbers_for
 from jaxrl.sweeps.trials import groups_of, trials_of
 from jaxrl.sweeps.vmapped import program_of
-from tests.probes import SMALL_REINFORCE
+from tests.programs import SMALL_REINFORCE
 
 LAST = SMALL_REINFORCE.num_updates
 
@@ -143,11 +143,8 @@ def test_a_chunk_is_computed_again_up_to_the_result_that_a_hook_ends_with(size):
     chunks = advance(loop, 4)
     advance(plain, 2)
     assert notes.pop(0)[2:4] == ("keep", 4)
-    assert [note[2:] for note in notes] == [
-        ("look", 4, 4),
-        ("look_at_the_end", 1, 2),
-        ("after", 2, 2),
-    ]
+    expected = [("look", 4, 4), ("look_at_the_end", 1, 2), ("after", 2, 2)]
+    assert [note[2:] for note in notes] == expected
     assert updates_of(loop) == [2] + [4] * (members(loop) - 1)
     assert [chunk.results[-1][ITERATIONS] for chunk in chunks] == updates_of(loop)
     assert [chunk.results[-1]["done"] for chunk in chunks] == [True] + [False] * (members(loop) - 1)
@@ -182,11 +179,8 @@ def test_a_chunk_is_cut_twice_where_fewer_results_count_once_they_are_looked_at(
     loop.members[0].hooks.append(Notes("ends", loop, 0, notes, kept=3, looked=2))
     (chunk, *_) = advance(loop, 4)
     advance(plain, 2)
-    assert [note[2:] for note in notes[1:]] == [
-        ("look", 3, 3),
-        ("look_at_the_end", 1, 2),
-        ("after", 2, 2),
-    ]
+    expected = [("look", 3, 3), ("look_at_the_end", 1, 2), ("after", 2, 2)]
+    assert [note[2:] for note in notes[1:]] == expected
     assert [result[ITERATIONS] for result in chunk.results] == [1, 2]
     jax.tree.map(np.testing.assert_array_equal, weights_of(loop)[0], weights_of(plain)[0])
 
@@ -199,11 +193,8 @@ def test_records_are_kept_whatever_another_hook_raises(size):
         member.hooks[:0] = [Fails(), record, other]
     with pytest.raises(ZeroDivisionError):
         advance(loop, 1)
-    assert [note[1:3] for note in notes if note[0] == members(loop) - 1] == [
-        ("record", "keep"),
-        ("other", "keep"),
-        ("record", "after"),
-    ]
+    expected = [("record", "keep"), ("other", "keep"), ("record", "after")]
+    assert [note[1:3] for note in notes if note[0] == members(loop) - 1] == expected
 
 
 def test_chunks_end_at_the_moments_and_training_at_its_last_iteration(size):

@@ -9,82 +9,47 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax import struct
 
 import jaxrl
-from jaxrl.core.env import Environment, MultiAgentEnvironment
 from jaxrl.core.spaces import Box, Dict, Discrete, MultiDiscrete, Tuple
-from jaxrl.episodes import EpisodeWriter, SingleAgentEpisode, read_episodes
+from jaxrl.episodes import SingleAgentEpisode, read_episodes
+from tests.probes import OneAgent, SeveralAgents, State
+from tests.programs import SMALL_CARTPOLE, write_episodes
 from tests.spaces_strategy import is_equal
 
 ROW = Box(-1.0, 1.0, (2,))
 MOVES = Dict({"move": Discrete(3, start=-1), "push": Box(-1.0, 1.0, (2,))})
 PULLS = Tuple((Box(-2.0, 2.0, ()), MultiDiscrete((2, 3)), Box(1, 3, (), "int32")))
-CONFIG = jaxrl.PPOConfig(
-    env="external",
-    num_envs=8,
-    rollout_length=16,
-    minibatch_size=64,
-    num_epochs=2,
-    lr=1e-2,
-    fcnet_hiddens=(8,),
-)
+CONFIG = SMALL_CARTPOLE.replace(env="external", num_envs=8, minibatch_size=64, lr=1e-2)
 OBSERVED = np.random.default_rng(0).uniform(-1, 1, (5, 2)).astype(np.float32)
-CLONING = {
-    "fcnet_hiddens": (8,),
-    "lr": 3e-2,
-    "minibatch_size": 64,
-    "train_batch_size": 128,
-}
-
-
-class Seen(struct.PyTreeNode):
-    time: jax.Array
-    row: jax.Array
-
-
-class NoParams(struct.PyTreeNode):
-    pass
+CLONING = {"fcnet_hiddens": (8,), "lr": 3e-2, "minibatch_size": 64, "train_batch_size": 128}
 
 
 def seen_at(key, time):
     row = jax.random.uniform(key, (2,), minval=-1.0)
-    return row, Seen(jnp.int32(time), row)
+    return row, State(jnp.int32(time), row)
 
 
-class Pushed(Environment):
+class Pushed(OneAgent):
     """Pays for a move to the side that is seen, and takes for pushing."""
 
-    name = "pushed"
-    default_params = NoParams()
-
-    def observation_space(self, params=None):
-        return ROW
-
-    def action_space(self, params=None):
-        return MOVES
+    observes = ROW
+    acts = MOVES
 
     def reset_env(self, key, params):
         return seen_at(key, 0)
 
     def step_env(self, key, state, action, params):
-        is_right = action["move"] == jnp.sign(state.row[0]).astype(jnp.int32)
+        is_right = action["move"] == jnp.sign(state.cue[0]).astype(jnp.int32)
         reward = is_right.astype(jnp.float32) - jnp.abs(action["push"][1])
         return *seen_at(key, state.time + 1), reward, state.time >= 7, {}
 
-    def is_truncated(self, state, params):
-        return jnp.array(False)
 
-
-class Pair(MultiAgentEnvironment):
+class Pair(SeveralAgents):
     """Two agents whose actions are of different kinds."""
 
-    name = "pair"
-    default_params = NoParams()
     agents = ("pusher", "puller")
-
-    def observation_space(self, agent, params=None):
-        return ROW
+    observes = ROW
 
     def action_space(self, agent, params=None):
         return {"pusher": MOVES, "puller": PULLS}[agent]
@@ -102,9 +67,6 @@ class Pair(MultiAgentEnvironment):
         }
         ends = dict.fromkeys((*self.agents, "__all__"), state.time >= 7)
         return dict.fromkeys(self.agents, row), after, rewards, ends, {}
-
-    def is_truncated(self, state, params):
-        return jnp.array(False)
 
 
 class PythonPushed(gymnasium.Env):
@@ -170,9 +132,7 @@ def test_agents_may_have_mixed_actions_of_different_kinds(pair):
 @pytest.mark.long
 def test_files_of_several_agents_keep_their_actions(pair, tmp_path):
     episodes = pair.sample(num_episodes=2)
-    with EpisodeWriter(tmp_path) as writer:
-        for episode in episodes:
-            writer.write(episode)
+    write_episodes(tmp_path, episodes)
     for read, written in zip(read_episodes(tmp_path), episodes, strict=True):
         for agent, space in (("pusher", MOVES), ("puller", PULLS)):
             actions = [each.agent_episodes[agent].get_actions() for each in (read, written)]
@@ -264,9 +224,8 @@ def test_the_loss_of_cloning_is_the_log_probability_of_both_parts(tmp_path):
         action_space=MOVES,
         len_lookback_buffer=0,
     )
-    with EpisodeWriter(tmp_path) as writer:
-        writer.write(episode)
-    cloning = jaxrl.BCConfig(env=Pushed(), input=str(tmp_path), **{**CLONING, "lr": 0.0})
+    recorded = write_episodes(tmp_path, [episode])
+    cloning = jaxrl.BCConfig(env=Pushed(), input=recorded, **{**CLONING, "lr": 0.0})
     with jaxrl.Trainer(cloning, run_dir=None, quiet=True) as trainer:
         loss = trainer.train()["learners"]["default_policy"]["policy_loss"]
         judged = trainer.get_policy().distribution(np.full(2, 0.5, np.float32))
@@ -331,5 +290,5 @@ def test_training_with_mixed_actions_is_split_over_devices():
 
 def test_stable_baselines3_refuses_actions_of_several_parts():
     pytest.importorskip("stable_baselines3", reason="the extra `sb3`")
-    with pytest.raises(jaxrl.UsageError, match="no actions of several parts, and pushed has Dict"):
+    with pytest.raises(jaxrl.UsageError, match="no actions of several parts, and Pushed has Dict"):
         jaxrl.to_sb3_vec(Pushed(), 2)

@@ -4,7 +4,7 @@ import pytest
 
 from jaxrl.core.errors import UsageError
 from jaxrl.run import profiling
-from tests.probes import SMALL_REINFORCE
+from tests.programs import SMALL_REINFORCE
 from tests.run.test_resume import assert_equal_to_the_bit
 
 

@@ -13,24 +13,18 @@ import numpy as np
 import optax
 import pytest
 
-from jaxrl import LevelsBySuccess, PPOConfig, Trainer, UsageError
+from jaxrl import LevelsBySuccess, Trainer, UsageError, make
 from jaxrl.core.env import strongly_typed
 from jaxrl.run.results import Snapshot, flatten
 from jaxrl.run.storage import checkpoint
 from jaxrl.run.storage.checkpoint import Checkpoint, named_arrays
 from jaxrl.run.storage.run_state import facts_of, restore, state_tree
+from tests.messages import refusal
 from tests.probes import Leavers
+from tests.programs import SMALL_CARTPOLE, lines_of
 
-CARTPOLE = PPOConfig(
-    env="cartpole",
-    num_envs=4,
-    rollout_length=16,
-    minibatch_size=32,
-    num_epochs=2,
-    fcnet_hiddens=(8,),
-    lr=[[0, 1e-3], [2000, 1e-4]],
-    observation_filter="MeanStdFilter",
-    total_env_steps=64 * 40,
+CARTPOLE = SMALL_CARTPOLE.replace(
+    lr=[[0, 1e-3], [2000, 1e-4]], observation_filter="MeanStdFilter", total_env_steps=64 * 40
 )
 TIMES = ("time_", "timers/", "perf/", "date", "timestamp", "iterations_since_restore")
 CHUNK = ("hist_stats/",)  # which the last result of each chunk holds
@@ -43,10 +37,6 @@ def assert_equal_to_the_bit(first, second):
         np.testing.assert_array_equal(array, expected[name], err_msg=name, strict=True)
 
 
-def lines_of(folder):
-    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-
-
 def without_times(result):
     return {name: value for name, value in flatten(result) if not name.startswith((*TIMES, *CHUNK))}
 
@@ -54,21 +44,16 @@ def without_times(result):
 @pytest.mark.long
 @pytest.mark.parametrize("which", ["arena", "cartpole", "randomised", "levels"])
 def test_training_on_after_a_stop_gives_every_array_of_uninterrupted_training(
-    which, small, start, resume, tmp_path
+    which, small, start, stopped_after, resume, tmp_path
 ):
     randomised = CARTPOLE.replace(env_args={"gravity": "uniform:8:12"})
     levels = LevelsBySuccess([{"gravity": 1.0}, {"gravity": 5.0}, {}], window=2, solved_at=12.0)
-    config = {
-        "arena": small,
-        "cartpole": CARTPOLE,
-        "randomised": randomised,
-        "levels": CARTPOLE.replace(curriculum=levels),
-    }[which]
+    levelled = CARTPOLE.replace(curriculum=levels)
+    configs = {"arena": small, "cartpole": CARTPOLE, "randomised": randomised, "levels": levelled}
+    config = configs[which]
     whole = start(config, tmp_path / "whole")
     whole.fit({"training_iteration": 14})
-    half = start(config)
-    half.fit({"training_iteration": 7})
-    half.stop()
+    stopped_after(7, config)
     rest = resume()
     assert rest.lifetime.training_iteration == 7
     rest.fit({"training_iteration": 14})
@@ -84,10 +69,10 @@ def test_training_on_after_a_stop_gives_every_array_of_uninterrupted_training(
         ]
 
 
-def test_what_was_logged_after_the_checkpoint_is_computed_and_logged_again(start, resume, tmp_path):
-    trainer = start(checkpoint_frequency=4, checkpoint_at_end=False)
-    trainer.fit({"training_iteration": 6})
-    trainer.stop()
+def test_what_was_logged_after_the_checkpoint_is_computed_and_logged_again(
+    stopped_after, resume, tmp_path
+):
+    stopped_after(6, checkpoint_frequency=4, checkpoint_at_end=False)
     before = lines_of(tmp_path / "run")
     with (tmp_path / "run" / "metrics.jsonl").open("a") as file:
         file.write('{"training_iteration": 7, "env_run')  # what a kill may leave
@@ -99,14 +84,13 @@ def test_what_was_logged_after_the_checkpoint_is_computed_and_logged_again(start
     ]
 
 
-def test_what_a_kill_left_half_written_is_removed_on_resuming_and_nothing_else(start, resume):
+def test_what_a_kill_left_half_written_is_removed_on_resuming_and_nothing_else(
+    stopped_after, resume
+):
     def only(name):
         return f".{name}.{'0f' * 8}.png"
 
-    trainer = start()
-    trainer.fit({"training_iteration": 2})
-    trainer.stop()
-    run = trainer.run_dir
+    run = stopped_after(2).run_dir
     others = (only("mine"), ".curves.png", ".curves.short.png")
     for name in (only("curves"), *others):
         (run / name).touch()
@@ -118,11 +102,9 @@ def test_what_a_kill_left_half_written_is_removed_on_resuming_and_nothing_else(s
 
 
 def test_a_run_with_a_checkpoint_that_a_kill_met_while_it_was_replaced_goes_on_from_it(
-    start, resume
+    stopped_after, resume
 ):
-    trainer = start()
-    trainer.fit({"training_iteration": 3})
-    trainer.stop()
+    trainer = stopped_after(3)
     folder = trainer.run_dir / "checkpoints"
     (folder / "000003").rename(folder / ".replaced-000003")
     again = resume()
@@ -133,11 +115,9 @@ def test_a_run_with_a_checkpoint_that_a_kill_met_while_it_was_replaced_goes_on_f
 
 
 def test_a_run_killed_before_its_first_checkpoint_begins_anew_in_its_folder(
-    start, resume, tmp_path
+    stopped_after, resume, tmp_path
 ):
-    trainer = start(checkpoint_at_end=False)
-    trainer.fit({"training_iteration": 3})
-    trainer.stop()
+    trainer = stopped_after(3, checkpoint_at_end=False)
     again = resume()
     assert again.lifetime.training_iteration == 0
     again.fit({"training_iteration": 3})
@@ -182,10 +162,7 @@ def test_numbers_may_change_on_resuming_and_those_set_by_hand_stay(small, start,
             {"seed": 3},
             "seed: the checkpoint has 0, this configuration needs 3; a run keeps its random keys",
         ),
-        (
-            {"env_args": {"height": 5, "width": 4}},
-            "observation_space of policy 'pol1': the check",
-        ),
+        ({"env_args": {"height": 5, "width": 4}}, "observation_space of policy 'pol1': the check"),
         (
             {"policies": "shared"},
             r"policies: the checkpoint has \['pol1', 'pol2'\], this configuration needs "
@@ -224,9 +201,7 @@ def test_a_folder_in_use_is_refused(run, resume):
 def test_what_no_file_holds_is_asked_for_again(small, start, resume):
     config = small.replace(optimizer=lambda lr: optax.sgd(lr))
     start(config).stop()
-    with pytest.raises(
-        UsageError, match=r"optimizer was an object.*from_checkpoint\(RUN, config=\.\.\.\)"
-    ):
+    with refusal(r"optimizer was an object.*from_checkpoint\(RUN, config=\.\.\.\)"):
         resume()
     assert resume(config=config).config == config
 
@@ -237,18 +212,12 @@ def test_a_mapping_function_is_saved_as_what_it_answered(small, start, resume):
     assert resume().config.setup().policies == expected
 
 
-def test_the_environment_numbers_in_use_are_saved(small, tmp_path):
-    from jaxrl import make
-
+def test_the_environment_numbers_in_use_are_saved(stopped_after, resume):
     _, params = make("arena", height=4, width=4, max_steps_in_episode=7)
-    settings = {"quiet": True, "pictures": False, "loggers": ("jsonl",)}
-    trainer = Trainer(small, run_dir=tmp_path / "run", env_params=params, **settings)
-    trainer.fit({"training_iteration": 1})
-    trainer.stop()
-    again = Trainer.from_checkpoint(tmp_path / "run", quiet=True)
+    stopped_after(1, env_params=params)
+    again = resume()
     assert again.train()["env_runners"]["episode_len_mean"] == 7
     assert jax.tree.map(int, again.env_params) == params
-    again.stop()
 
 
 def test_a_branch_stands_by_itself_from_the_first_moment(checkpoints, resume, tmp_path):
@@ -284,10 +253,7 @@ class Steps:
 
 
 def observations_of(trainer):
-    """{policy.
-
-    [E, M, ...]} of the environments as they stand, whichever policies are stacked together.
-    """
+    """{policy: [E, M, ...]} of the environments as they stand, however policies are stacked."""
     groups = zip(trainer.algorithm.grouping.groups, trainer.runner.envs.obs, strict=True)
     return {policy: obs[i] for group, obs in groups for i, policy in enumerate(group.policies)}
 
@@ -341,25 +307,18 @@ def test_what_a_changed_configuration_does_not_touch_is_kept(
 ):
     with Trainer.from_checkpoint(run, config=small.replace(**changes)) as resumed:
         said = capsys.readouterr().out
-        assert (
-            f"resumed with other {next(iter(changes))}" in said
-            and f" start from scratch; {KEPT}" in said
-        )
-        for part in ("learners", "envs", "window", "key", "num_updates"):
-            if part not in fresh:
-                assert_equal_to_the_bit(
-                    getattr(resumed.runner, part), getattr(trained.runner, part)
-                )
+        assert f"resumed with other {next(iter(changes))}" in said
+        assert f" start from scratch; {KEPT}" in said
+        for part in {"learners", "envs", "window", "key", "num_updates"} - fresh:
+            assert_equal_to_the_bit(getattr(resumed.runner, part), getattr(trained.runner, part))
 
 
 @pytest.mark.long
 def test_after_a_resume_with_another_configuration_it_counts_on_and_the_next_one_is_exact_again(
-    start, resume, tmp_path
+    stopped_after, resume, tmp_path
 ):
     others = {**OTHER_BATCH, **OTHER_WINDOW, "callbacks": Steps}
-    trainer, other = start(CARTPOLE), CARTPOLE.replace(**others)
-    trainer.fit({"training_iteration": 3})
-    trainer.stop()
+    trainer, other = stopped_after(3, CARTPOLE), CARTPOLE.replace(**others)
     whole = resume(config=other, run_dir=tmp_path / "whole")
     whole.fit({"training_iteration": 5})
     half = resume(config=other)
@@ -375,11 +334,11 @@ def test_after_a_resume_with_another_configuration_it_counts_on_and_the_next_one
 
 
 @pytest.mark.long
-def test_with_another_batch_size_schedules_and_limits_still_count_environment_steps(start, resume):
+def test_with_another_batch_size_schedules_and_limits_still_count_environment_steps(
+    stopped_after, resume
+):
     config = CARTPOLE.replace(lr=[[0, 1e-3], [1280, 0.0]], total_env_steps=64 * 20)
-    trainer = start(config)
-    trainer.fit({"training_iteration": 10})
-    trainer.stop()
+    stopped_after(10, config)
     resumed = resume(config=config.replace(**OTHER_BATCH, **OTHER_WINDOW, callbacks=Steps))
     rate = resumed.train()["learners"]["default_policy"]["default_optimizer_learning_rate"]
     assert rate == pytest.approx(1e-3 * (1 - 640 / 1280))
@@ -389,32 +348,28 @@ def test_with_another_batch_size_schedules_and_limits_still_count_environment_st
 
 @pytest.mark.long
 @pytest.mark.parametrize(("before", "after"), [(None, ("pol1",)), (("pol1",), None)])
-def test_policies_keep_their_names_where_others_are_trained(start, resume, small, before, after):
+def test_policies_keep_their_names_where_others_are_trained(
+    stopped_after, resume, small, before, after
+):
     config = small.replace(policies_to_train=before)
-    trainer = start(config)
-    trainer.fit({"training_iteration": 1})
-    trainer.stop()
+    trainer = stopped_after(1, config)
     resumed = resume(config=config.replace(policies_to_train=after), strict=True)
     assert_equal_to_the_bit(resumed.get_weights(), trainer.get_weights())
-    runners = [
-        each.runner.replace(envs=each.runner.envs.replace(obs=None)) for each in (resumed, trainer)
-    ]
-    assert_equal_to_the_bit(*[(runner.envs, runner.window, runner.key) for runner in runners])
-    observations = [observations_of(resumed), observations_of(trainer)]
-    assert_equal_to_the_bit(*observations)
+    runners = resumed.runner, trainer.runner
+    parts = [(each.envs.replace(obs=None), each.window, each.key) for each in runners]
+    assert_equal_to_the_bit(*parts)
+    assert_equal_to_the_bit(observations_of(resumed), observations_of(trainer))
     learners = resumed.train()["learners"]
     assert {"pol1", "pol2"} & set(learners) == set(after or ("pol1", "pol2"))
-    frozen = {"pol1", "pol2"} - set(learners)
-    assert_equal_to_the_bit(
-        *[{policy: each.get_weights()[policy] for policy in frozen} for each in (resumed, trainer)]
-    )
+    for policy in {"pol1", "pol2"} - set(learners):
+        assert_equal_to_the_bit(resumed.get_weights()[policy], trainer.get_weights()[policy])
 
 
 def test_stop_saves_what_train_reached(start, resume):
     trainer = start()
     for _ in range(3):
         trainer.train()
-    trainer.stop()
+    trainer.stop()  # without fit
     assert resume().lifetime.training_iteration == 3
 
 
@@ -424,21 +379,16 @@ def saved_state_of(config):
     Nothing is compiled.
     """
     algorithm = config.build()
-    start = (
-        jax.random.key(0, impl="threefry2x32"),
-        config.hypers(),
-        strongly_typed(algorithm.env_params),
-    )
+    key = jax.random.key(0, impl="threefry2x32")
+    start = key, config.hypers(), strongly_typed(algorithm.env_params)
 
     def zeros(leaf):
         is_key = jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
-        return start[0] if is_key else jnp.zeros(leaf.shape, leaf.dtype)
+        return key if is_key else jnp.zeros(leaf.shape, leaf.dtype)
 
     runner = jax.tree.map(zeros, jax.eval_shape(algorithm.init, *start))
-    facts = {
-        **facts_of(config, algorithm, {}),
-        "lifetime": {"training_iteration": 3, "num_env_steps": 192},
-    }
+    lifetime = {"training_iteration": 3, "num_env_steps": 192}
+    facts = facts_of(config, algorithm, {}) | {"lifetime": lifetime}
     arrays = named_arrays(state_tree(algorithm, Snapshot(runner, *start[1:], None, None, {})))
     return Checkpoint(Path("000003"), arrays, facts), facts, algorithm, start
 
@@ -461,19 +411,12 @@ def test_objects_of_one_class_are_not_taken_for_one_environment():
     saved, facts, algorithm, start = saved_state_of(LEAVERS)
     other = {**facts, "env_name": "Other"}
     restore(saved, other, LEAVERS, algorithm, start)  # made by the same name
-    with pytest.raises(
-        UsageError, match="env_name: the checkpoint has 'Leavers', this configuration needs 'Other'"
-    ):
+    with refusal("env_name: the checkpoint has 'Leavers', this configuration needs 'Other'"):
         restore(saved, {**other, "objects": ["env"]}, LEAVERS, algorithm, start)
     unnamed = {"config": {**facts["config"], "env": None}}
+    saved = saved._replace(facts=facts | unnamed)
     with pytest.raises(UsageError, match="env_name"):
-        restore(
-            saved._replace(facts={**facts, **unnamed}),
-            {**other, **unnamed},
-            LEAVERS,
-            algorithm,
-            start,
-        )
+        restore(saved, other | unnamed, LEAVERS, algorithm, start)
 
 
 def test_the_numbers_of_a_new_environment_win_over_those_of_a_saved_object():

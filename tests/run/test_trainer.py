@@ -15,8 +15,10 @@ import pytest
 
 from jaxrl import PPOConfig, Trainer, UsageError
 from jaxrl.run.results import flatten, lookup
-from tests.probes import SMALL_ARENA as CONFIG
-from tests.probes import SMALL_REINFORCE, Leavers, Probe
+from tests.messages import refusal, refused
+from tests.probes import Leavers, Probe
+from tests.programs import SMALL_ARENA as CONFIG
+from tests.programs import SMALL_REINFORCE, lines_of
 
 
 @pytest.fixture
@@ -28,25 +30,14 @@ def test_a_result_is_rllibs_tree_and_a_return_is_absent_before_an_episode_has_en
     first, second = trainer.train(), trainer.train()  # 16 steps each of episodes of 20
     assert "episode_return_mean" not in first["env_runners"]
     assert first["env_runners"]["num_episodes"] == 0
-    assert (
-        second["env_runners"]["num_episodes"] == second["env_runners"]["num_episodes_lifetime"] == 4
-    )
     assert (second["training_iteration"], second["num_env_steps_sampled_lifetime"]) == (2, 128)
     runners = second["env_runners"]
+    assert runners["num_episodes"] == runners["num_episodes_lifetime"] == 4
     assert runners["num_agent_steps_sampled"] == {"agent1": 64, "agent2": 64}
-    assert (
-        runners["episode_len_mean"]
-        == runners["episode_len_min"]
-        == runners["episode_len_max"]
-        == 20
-    )
-    assert runners["episode_return_mean"] == pytest.approx(
-        sum(runners["agent_episode_returns_mean"].values()), abs=1e-4
-    )
-    assert (
-        runners["module_episode_returns_mean"]["pol1"]
-        == runners["agent_episode_returns_mean"]["agent1"]
-    )
+    assert {runners[f"episode_len_{kind}"] for kind in ("mean", "min", "max")} == {20}
+    by_agent, by_module = (runners[f"{of}_episode_returns_mean"] for of in ("agent", "module"))
+    assert runners["episode_return_mean"] == pytest.approx(sum(by_agent.values()), abs=1e-4)
+    assert by_module["pol1"] == by_agent["agent1"]
     for policy in ("pol1", "pol2"):
         least, mean, most = (
             runners[f"module_episode_returns_{part}"][policy] for part in ("min", "mean", "max")
@@ -54,15 +45,9 @@ def test_a_result_is_rllibs_tree_and_a_return_is_absent_before_an_episode_has_en
         assert least <= mean <= most
     assert {"num_collisions_mean", "new_fields_discovered_max"} <= set(runners["custom_metrics"])
     learner = second["learners"]["pol1"]
-    assert {
-        "total_loss",
-        "policy_loss",
-        "vf_loss",
-        "vf_loss_unclipped",
-        "vf_explained_var",
-        "entropy",
-    } <= set(learner)
-    assert {"mean_kl_loss", "curr_kl_coeff", "curr_entropy_coeff", "clip_fraction"} <= set(learner)
+    assert {"total_loss", "policy_loss", "entropy", "mean_kl_loss", "clip_fraction"} <= set(learner)
+    assert {"vf_loss", "vf_loss_unclipped", "vf_explained_var"} <= set(learner)
+    assert {"curr_kl_coeff", "curr_entropy_coeff"} <= set(learner)
     assert learner["num_module_steps_trained"] == 2 * 64
     assert second["perf"]["env_steps_per_s"] == pytest.approx(64 / second["time_this_iter_s"])
 
@@ -97,10 +82,8 @@ def test_a_result_says_when_and_where_and_counts_over_the_run_as_rllib_does(trai
     assert [row["time_since_restore"] for row in rows] == [row["time_total_s"] for row in rows]
     assert int(before) <= rows[0]["timestamp"] <= rows[-1]["timestamp"] <= time.time()
     assert (rows[-1]["pid"], rows[-1]["hostname"]) == (os.getpid(), socket.gethostname())
-    assert (
-        time.mktime(time.strptime(rows[-1]["date"], "%Y-%m-%d_%H-%M-%S")) == rows[-1]["timestamp"]
-    )
     last = rows[-1]
+    assert time.mktime(time.strptime(last["date"], "%Y-%m-%d_%H-%M-%S")) == last["timestamp"]
     assert last["num_episodes_lifetime"] == last["env_runners"]["num_episodes_lifetime"] == 8
     assert last["num_env_steps_trained_lifetime"] == 3 * 64
     runners = last["env_runners"]
@@ -129,15 +112,11 @@ def test_the_mean_length_of_an_episode_is_reported_by_agent_also_where_one_leave
 
 
 def documented_paths():
-    """Every path in the tables of docs/results.md as a pattern.
-
-    `...` and <names> stand for anything.
-    """
+    """Every path in docs/results.md's tables as a pattern; `...` and <names> are anything."""
     sections = {"## `env_runners/`": "env_runners/", "## `learners/`": "learners/"}
     prefix, patterns = "", []
-    for line in (
-        (Path(__file__).parents[2] / "docs" / "results.md").read_text(encoding="utf-8").splitlines()
-    ):
+    page = Path(__file__).parents[2] / "docs" / "results.md"
+    for line in page.read_text(encoding="utf-8").splitlines():
         if line.startswith("## "):
             prefix = next((path for title, path in sections.items() if line.startswith(title)), "")
         for name in re.findall(r"`([^`]+)`", line.split("|")[1]) if line.startswith("| `") else ():
@@ -146,17 +125,12 @@ def documented_paths():
 
 
 def test_every_key_of_a_result_is_in_the_docs():
-    trainer = Trainer(
-        CONFIG, run_dir=None, quiet=True, evaluation_interval=2, evaluation_duration=2
-    )
+    evaluated = {"evaluation_interval": 2, "evaluation_duration": 2}
+    trainer = Trainer(CONFIG, run_dir=None, quiet=True, **evaluated)
     found = {path for result in (trainer.train(), trainer.train()) for path, _ in flatten(result)}
-    patterns = documented_paths()
-    assert [
-        path
-        for path in sorted(found)
-        if not any(re.fullmatch(pattern, path) for pattern in patterns)
-    ] == []
-    assert not any(re.fullmatch(pattern, "env_runners/unheard_of") for pattern in patterns)
+    documented = re.compile("|".join(f"(?:{pattern})" for pattern in documented_paths()))
+    assert [path for path in sorted(found) if not documented.fullmatch(path)] == []
+    assert not documented.fullmatch("env_runners/unheard_of")
 
 
 @pytest.mark.long
@@ -172,9 +146,8 @@ def test_a_result_holds_the_last_episodes_one_by_one(trainer):
     assert max(episodes["episode_reward"]) == pytest.approx(runners["episode_return_max"], rel=1e-6)
     few = Trainer(CONFIG.replace(metrics_num_episodes_for_smoothing=3), run_dir=None, quiet=True)
     few.loop.seconds_per_update = 1e-3  # as if it knew already that a chunk may be long
-    shorter = few.fit(
-        {"env_runners/num_episodes_lifetime": 28}
-    )  # the chunk ran past it, and is computed again
+    # The chunk runs past it, and is computed again.
+    shorter = few.fit({"env_runners/num_episodes_lifetime": 28})
     assert shorter["hist_stats"]["episode_reward"] == pytest.approx(episodes["episode_reward"][-3:])
 
 
@@ -193,9 +166,8 @@ def test_criteria_may_be_any_number_of_a_row_and_one_agent_has_rllibs_singular_n
     assert trainer.fit({"num_episodes_lifetime": 5})["num_episodes_lifetime"] >= 5
     with pytest.raises(UsageError, match="unknown stop criterion 'hostname'"):
         trainer.fit({"hostname": 3})
-    alone = Trainer(
-        CONFIG.replace(env=Probe(reward_for="action"), env_args=()), run_dir=None, quiet=True
-    )
+    probe = CONFIG.replace(env=Probe(reward_for="action"), env_args=())
+    alone = Trainer(probe, run_dir=None, quiet=True)
     result = alone.fit({"env_runners/agent_episode_return_mean/default_agent": -100.0})
     assert result["training_iteration"] == 1
     runners = result["env_runners"]
@@ -203,10 +175,7 @@ def test_criteria_may_be_any_number_of_a_row_and_one_agent_has_rllibs_singular_n
 
 
 def test_the_arena_reports_what_its_rewards_say(trainer):
-    """agent2's return is collisions - 0.1 (steps - collisions), by the rules.
-
-    So the two reports must agree.
-    """
+    """By the rules agent2's return is collisions - 0.1 (steps - collisions)."""
     for _ in range(3):
         runners = trainer.train()["env_runners"]
     collisions = runners["custom_metrics"]["num_collisions_mean"]
@@ -225,16 +194,13 @@ def test_training_ends_in_the_very_iteration_that_meets_a_criterion(trainer):
     assert result["done"]
     assert result["training_iteration"] == again.lifetime.training_iteration == 3 - (episodes == 4)
     assert again.runner.num_updates == again.lifetime.training_iteration
-    assert jax.tree.all(
-        jax.tree.map(lambda x, y: bool((x == y).all()), again.runner.learners, state.learners)
-    )
+    jax.tree.map(np.testing.assert_array_equal, again.runner.learners, state.learners)
 
 
 @pytest.mark.parametrize(("steps", "iterations"), [(64, 1), (65, 2), (640, 10)])
 def test_a_limit_of_steps_counts_whole_iterations(trainer, steps, iterations):
-    assert (
-        trainer.fit({"num_env_steps_sampled_lifetime": steps})["training_iteration"] == iterations
-    )
+    result = trainer.fit({"num_env_steps_sampled_lifetime": steps})
+    assert result["training_iteration"] == iterations
 
 
 def test_without_criteria_the_configured_steps_are_trained_and_no_more(trainer):
@@ -245,27 +211,24 @@ def test_without_criteria_the_configured_steps_are_trained_and_no_more(trainer):
 def test_every_iteration_is_a_line_of_the_run_folder_and_the_settings_lie_beside(tmp_path):
     trainer = Trainer(CONFIG, run_dir=tmp_path / "run", quiet=True)
     trainer.fit()
-    lines = [
-        json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
-    ]
+    lines = lines_of(tmp_path / "run")
     assert [line["training_iteration"] for line in lines] == list(range(1, 41))
     assert dict(flatten(lines[-1]))["env_runners/num_episodes_lifetime"] == 4 * (40 * 16 // 20)
     assert [line["done"] for line in lines] == [False] * 39 + [True]
-    assert PPOConfig.from_dict(json.loads((tmp_path / "run" / "config.json").read_text())) == CONFIG
-    assert (
-        json.loads((tmp_path / "run" / "metadata.json").read_text())["versions"]["jax"]
-        == jax.__version__
+    config, metadata = (
+        json.loads((tmp_path / "run" / f"{name}.json").read_text())
+        for name in ("config", "metadata")
     )
+    assert PPOConfig.from_dict(config) == CONFIG
+    assert metadata["versions"]["jax"] == jax.__version__
 
 
 def test_the_default_folder_has_a_name_for_every_file_system(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     trainers = [Trainer(CONFIG, quiet=True) for _ in range(2)]
     assert len({trainer.run_dir for trainer in trainers}) == 2
-    assert all(
-        ":" not in str(trainer.run_dir) and trainer.run_dir.parts[:2] == ("runs", "arena")
-        for trainer in trainers
-    )
+    for trainer in trainers:
+        assert ":" not in str(trainer.run_dir) and trainer.run_dir.parts[:2] == ("runs", "arena")
 
 
 def test_a_folder_that_exists_or_cannot_be_written_is_refused(tmp_path):
@@ -276,18 +239,20 @@ def test_a_folder_that_exists_or_cannot_be_written_is_refused(tmp_path):
         Trainer(CONFIG, run_dir=tmp_path / "file" / "run", quiet=True)
 
 
-def test_an_unknown_criterion_is_refused_with_the_nearest_result(trainer):
-    with pytest.raises(
-        UsageError, match=r"'env_runners/episode_reward_mean'; did you mean 'env_runners/episode_re"
-    ):
-        trainer.fit({"env_runners/episode_reward_mean": 30})
-    with pytest.raises(UsageError, match="must be a number"):
-        trainer.fit({"env_runners/episode_return_mean": float("nan")})
-
-
-def test_what_is_no_configuration_is_refused():
-    with pytest.raises(UsageError, match="Trainer takes a configuration"):
-        Trainer({"env": "arena"})
+test_what_is_no_criterion_or_no_configuration_is_refused = refused(
+    [
+        (
+            lambda trainer: trainer.fit({"env_runners/episode_reward_mean": 30}),
+            "'env_runners/episode_reward_mean'; did you mean 'env_runners/episode_re",
+        ),
+        (
+            lambda trainer: trainer.fit({"env_runners/episode_return_mean": float("nan")}),
+            "must be a number",
+        ),
+        (lambda trainer: Trainer({"env": "arena"}), "Trainer takes a configuration"),
+    ],
+    fixture="trainer",
+)
 
 
 def test_ctrl_c_ends_training_with_what_has_been_learned():
@@ -316,26 +281,19 @@ def test_trainers_of_numbers_of_different_shapes_do_not_disturb_each_other():
     second = Trainer(CONFIG.replace(lr=[[0, 1e-3], [100, 0.0]]), run_dir=None, quiet=True)
     first.train()
     second.train()
-    assert first.train()["learners"]["pol1"]["default_optimizer_learning_rate"] == pytest.approx(
-        1e-3
-    )
-    assert second.train()["learners"]["pol1"]["default_optimizer_learning_rate"] == pytest.approx(
-        0.36e-3
-    )
+    for trainer, rate in ((first, 1e-3), (second, 0.36e-3)):
+        learned = trainer.train()["learners"]["pol1"]
+        assert learned["default_optimizer_learning_rate"] == pytest.approx(rate)
 
 
 @pytest.mark.parametrize("method", ["fit", "train", "save"])
 def test_a_stopped_trainer_says_what_resumes_its_run_instead_of_training_unrecorded(
     tmp_path, method
 ):
-    with Trainer(
-        CONFIG, run_dir=tmp_path / "run", quiet=True, pictures=False, loggers=()
-    ) as trainer:
+    settings = {"run_dir": tmp_path / "run", "quiet": True, "pictures": False, "loggers": ()}
+    with Trainer(CONFIG, **settings) as trainer:
         trainer.train()
-    with pytest.raises(
-        UsageError,
-        match=rf"^{method}: this trainer was stopped; Trainer.from_checkpoint\('.*run'\)",
-    ):
+    with refusal(rf"^{method}: this trainer was stopped; Trainer.from_checkpoint\('.*run'\)"):
         getattr(trainer, method)()
     assert trainer.lifetime.training_iteration == 1
     with Trainer.from_checkpoint(tmp_path / "run", quiet=True) as resumed:
@@ -364,10 +322,8 @@ def test_fit_trains_nothing_if_the_last_result_meets_a_criterion_already(trainer
     told = "nothing to do: env_runners/num_episodes_lifetime=4 has reached the stop criterion 4"
     assert told in capsys.readouterr().out
     trainer.fit({"training_iteration": 1})
-    assert (
-        "2 of 1 iterations are trained; a larger stop criterion training_iteration"
-        in capsys.readouterr().out
-    )
+    told = "2 of 1 iterations are trained; a larger stop criterion training_iteration"
+    assert told in capsys.readouterr().out
     assert trainer.fit({"env_runners/num_episodes_lifetime": 5})["training_iteration"] == 3
 
 
@@ -381,10 +337,8 @@ def test_total_env_steps_are_rounded_up_to_whole_iterations_and_the_plan_says_so
 
 def test_an_infinite_limit_is_none_and_a_limit_already_reached_trains_nothing(trainer):
     assert trainer.fit({"training_iteration": 0}) is None
-    assert (
-        trainer.fit({"training_iteration": float("inf")})["training_iteration"]
-        == CONFIG.num_updates
-    )
+    result = trainer.fit({"training_iteration": float("inf")})
+    assert result["training_iteration"] == CONFIG.num_updates
 
 
 @pytest.mark.long
@@ -393,7 +347,6 @@ def test_a_single_agent_environment_reports_its_return_under_the_default_names()
     result = Trainer(config, run_dir=None, quiet=True).train()
     runners = result["env_runners"]
     assert runners["num_episodes"] == 64
-    assert runners["agent_episode_returns_mean"] == {
-        "default_agent": runners["episode_return_mean"]
-    }
+    alone = {"default_agent": runners["episode_return_mean"]}
+    assert runners["agent_episode_returns_mean"] == alone
     assert set(result["learners"]) == {"default_policy", "__all_modules__"}

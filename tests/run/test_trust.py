@@ -28,7 +28,7 @@ from jaxrl.sweeps.sweep_folder import PLAN, SweepFolder
 from jaxrl.sweeps.trials import trials_of
 from tests.attack.forged import forged
 from tests.core.environments import Corridor
-from tests.probes import SMALL_ARENA, SMALL_CARTPOLE, SMALL_REINFORCE
+from tests.programs import SMALL_ARENA, SMALL_CARTPOLE, SMALL_REINFORCE
 
 EVIL = """
 from pathlib import Path
@@ -188,9 +188,8 @@ def test_the_refusal_says_what_would_have_been_imported_and_how_to_allow_it(
 def test_with_trust_it_is_imported_but_called_only_if_it_is_of_its_kind(run, mark, tmp_path):
     shell = {"env": "subprocess:getoutput", "env_args": command(mark)}
     path = forged(run, tmp_path / "shell", config=shell)
-    with pytest.raises(
-        UsageError, match=r"is the function getoutput, not a class derived from jaxrl.Environment"
-    ):
+    message = r"is the function getoutput, not a class derived from jaxrl.Environment"
+    with pytest.raises(UsageError, match=message):
         jaxrl.evaluate(path, episodes=1, trust=True)
     for setting, name, wanted in (
         ("callbacks", "os:sep", "is '/', a str, not a class derived from jaxrl.Callbacks"),
@@ -363,9 +362,8 @@ def test_nothing_that_rays_checkpoint_names_runs(mark, tmp_path):
         config_class="evil:Thing",
     )
     block.load(tmp_path / "forged")
-    with pytest.raises(
-        UsageError, match="configuration class is 'evil:Thing', which is not part of jaxrl"
-    ):
+    message = "configuration class is 'evil:Thing', which is not part of jaxrl"
+    with pytest.raises(UsageError, match=message):
         load_policy(tmp_path / "forged" / "0000")
     assert not mark.exists()
     assert jax.tree.leaves(block._state.runner.learners)

@@ -13,8 +13,7 @@ from jaxrl.cluster.multiprocess import is_shared
 from jaxrl.run.loop import advance
 from jaxrl.run.storage import checkpoint
 from jaxrl.run.user_hooks import CheckedHook
-from tests.probes import SMALL_ARENA
-from tests.run.test_resume import lines_of
+from tests.programs import SMALL_ARENA, lines_of
 
 ITERATION = "training_iteration"
 QUIET = {"quiet": True, "pictures": False, "loggers": ("jsonl",)}
@@ -108,10 +107,8 @@ def test_a_state_survives_a_kill_and_a_resume(tmp_path):
     assert [line["counted"] for line in lines_of(tmp_path / "run")] == [1, 2, 3, 4, 5]
 
 
-def test_a_hook_given_as_an_object_has_to_be_given_again(start, resume):
-    trainer = start(hooks=[Counts()])
-    trainer.fit({ITERATION: 2})
-    trainer.stop()
+def test_a_hook_given_as_an_object_has_to_be_given_again(stopped_after, resume):
+    stopped_after(2, hooks=[Counts()])
     with pytest.raises(UsageError, match=r"hooks hold an object.*give hooks again"):
         resume(trust=True)
     again = Counts()
@@ -155,36 +152,12 @@ def test_one_that_raises_loses_no_results(method, kept, start, tmp_path):
     assert int(trainer.runner.num_updates) == kept
 
 
-class Named(Hook):
-    name = "callbacks"
+def hook_class(class_name, base=Hook, **attributes):
+    return type(class_name, (base,), attributes)
 
 
-class Nameless(Hook):
-    def state(self):
-        return 1
-
-
-class Rarely(Hook):
-    every = 10
-
-
-class Full(Counts):
-    def state(self):
-        return {"hook": self}
-
-
-class NoneCounts(Hook):
-    def look(self, results):
-        return 0
-
-
-class Plain:
-    pass
-
-
-class Unmade(Hook):
-    def __init__(self):
-        raise ZeroDivisionError("no hook")
+def fail(*arguments):
+    raise ZeroDivisionError("no hook")
 
 
 class Added(Hook):
@@ -223,32 +196,41 @@ class Failing(Counts):
         return super().state()
 
 
-class RecordBreaks(Breaks):
-    is_record = True
-
-
-class Mute(Hook):
-    def keep(self, results):
-        pass
-
-
 @pytest.mark.parametrize(
     ("hooks", "words"),
     [
         ([Counts, Counts()], "hook Counts: name='counts' is that of hook Counts, and a checkpoint"),
-        ([Named], "hook Named: name='callbacks' is that of a hook of the run itself"),
-        ([Nameless], "hook Nameless has a state, so it needs a `name`$"),
-        ([Plain], "Plain is not derived from jaxrl.Hook"),
-        ([Unmade], "hook Unmade cannot be made: ZeroDivisionError: no hook .test_user_hooks.py:"),
+        (
+            [hook_class("Named", name="callbacks")],
+            "hook Named: name='callbacks' is that of a hook of the run itself",
+        ),
+        (
+            [hook_class("Nameless", state=lambda self: 1)],
+            "hook Nameless has a state, so it needs a `name`$",
+        ),
+        ([type("Plain", (), {})], "Plain is not derived from jaxrl.Hook"),
+        (
+            [hook_class("Unmade", __init__=fail)],
+            "hook Unmade cannot be made: ZeroDivisionError: no hook .test_user_hooks.py:",
+        ),
         ("a:R,a:K", "hooks='a:R,a:K': separate several names by spaces"),
-        ([Rarely], "hook Rarely: every=10 must be a jaxrl.Every"),
+        ([hook_class("Rarely", every=10)], "hook Rarely: every=10 must be a jaxrl.Every"),
         ([Chunks], "hook class Chunks: missing a required argument: 'iterations'; give an inst"),
         ([print], "must be a list of module:Class, or of classes or objects derived from jaxrl.H"),
-        ("tests.probes:SMALL_ARENA", "'tests.probes:SMALL_ARENA' is .* not a class derived from"),
-        ([Full], "state of hook Full must be what JSON holds: .*Full is not JSON serializable"),
-        ([NoneCounts], "look of hook NoneCounts must return how many of the 1 results count, 1 or"),
         (
-            [Mute],
+            "tests.programs:SMALL_ARENA",
+            "'tests.programs:SMALL_ARENA' is .* not a class derived from",
+        ),
+        (
+            [hook_class("Full", Counts, state=lambda self: {"hook": self})],
+            "state of hook Full must be what JSON holds: .*Full is not JSON serializable",
+        ),
+        (
+            [hook_class("NoneCounts", look=lambda self, results: 0)],
+            "look of hook NoneCounts must return how many of the 1 results count, 1 or",
+        ),
+        (
+            [hook_class("Mute", keep=lambda self, results: None)],
             "keep of hook Mute must return how many of the 1 results count, .* not None; did",
         ),
         (
@@ -271,7 +253,7 @@ def test_a_runs_folder_names_its_hooks(start, tmp_path):
 
 
 def test_a_record_that_raises_takes_no_other_record_away(start, tmp_path):
-    trainer = start(hooks=[RecordBreaks("after")])
+    trainer = start(hooks=[hook_class("RecordBreaks", Breaks, is_record=True)("after")])
     with pytest.raises(ZeroDivisionError):
         trainer.fit({ITERATION: 5})
     assert [line[ITERATION] for line in lines_of(tmp_path / "run")] == [1, 2]
@@ -314,11 +296,7 @@ def long_chunk(start, *hooks):
 
 def test_a_look_at_fewer_results_needs_an_end_so_that_no_hook_sees_one_twice(start):
     with pytest.raises(UsageError, match="Renamed lets 1 of 4 results count, so the last of them"):
-        long_chunk(start, Counts(), Renamed())
-
-
-class Renamed(Short):
-    name = "renamed"
+        long_chunk(start, Counts(), hook_class("Renamed", Short, name="renamed")())
 
 
 def test_the_first_result_that_is_done_ends_the_list(start):
@@ -328,20 +306,8 @@ def test_the_first_result_that_is_done_ends_the_list(start):
     assert int(trainer.runner.num_updates) == 2
 
 
-class Unrestored(Counts):
-    def restore(self, state):
-        raise ZeroDivisionError
-
-
-def train_two(start):
-    """Two iterations of a run with the hook `Counts`, whose folder is let go of."""
-    trainer = start(hooks=[Counts])
-    trainer.fit({ITERATION: 2})
-    trainer.stop()
-
-
-def test_a_hook_is_restored_when_the_trainer_is_ready(start, resume):
-    train_two(start)
+def test_a_hook_is_restored_when_the_trainer_is_ready(stopped_after, resume):
+    stopped_after(2, hooks=[Counts])
 
     class Reads(Counts):
         def restore(self, state):
@@ -352,17 +318,17 @@ def test_a_hook_is_restored_when_the_trainer_is_ready(start, resume):
     assert hook.found[:2] == ("run", 2)
 
 
-def test_a_restore_that_fails_lets_go_of_the_folder(start, resume):
-    train_two(start)
+def test_a_restore_that_fails_lets_go_of_the_folder(stopped_after, resume):
+    stopped_after(2, hooks=[Counts])
     with pytest.raises(ZeroDivisionError):
-        resume(hooks=[Unrestored])
+        resume(hooks=[hook_class("Unrestored", Counts, restore=fail)])
     assert resume(hooks=[Counts]).fit({ITERATION: 3})["counted"] == 3
 
 
 def test_the_state_of_a_hook_that_a_resumed_run_lacks_is_dropped_in_one_line(
-    start, tmp_path, capsys
+    stopped_after, tmp_path, capsys
 ):
-    train_two(start)
+    stopped_after(2, hooks=[Counts])
     with Trainer.from_checkpoint(tmp_path / "run", hooks=(), pictures=False):
         pass
     printed = "".join(capsys.readouterr())

@@ -15,7 +15,7 @@ from jaxrl import Trainer, UsageError, use_compile_cache
 from jaxrl.core.machine import num_cores
 from jaxrl.run.devices import compile_cache
 from jaxrl.run.devices.compiled import program_of
-from tests.probes import SMALL_ARENA
+from tests.programs import SMALL_ARENA
 
 SETTINGS = (
     "jax_enable_compilation_cache",

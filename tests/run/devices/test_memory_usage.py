@@ -8,7 +8,7 @@ from jaxrl import Trainer
 from jaxrl.core.machine import MIB, in_units
 from jaxrl.run.devices import compiled
 from jaxrl.run.devices.compiled import memory_line, peak_of
-from tests.probes import SMALL_ARENA
+from tests.programs import SMALL_ARENA
 
 
 def test_a_programs_peak_is_its_arguments_results_and_what_lies_between():
@@ -42,10 +42,8 @@ def test_where_nothing_is_known_it_says_so(monkeypatch):
 
 
 def test_units():
-    assert [in_units(number) for number in (0, 3 * MIB, 1023 * MIB, 3 * 2**29)] == [
-        *("1 MiB", "3 MiB", "1,023 MiB"),
-        "1.5 GiB",
-    ]
+    expected = [*("1 MiB", "3 MiB", "1,023 MiB"), "1.5 GiB"]
+    assert [in_units(number) for number in (0, 3 * MIB, 1023 * MIB, 3 * 2**29)] == expected
 
 
 @pytest.mark.long

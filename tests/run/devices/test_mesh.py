@@ -87,7 +87,7 @@ def test_eight_devices_learn_what_one_does():
     program = """
 import jax, numpy as np
 from jaxrl import Trainer
-from tests.probes import SMALL_ARENA
+from tests.programs import SMALL_ARENA
 states = []
 for devices in (8, 1):
     config = SMALL_ARENA.replace(num_envs=8, minibatch_size=64)

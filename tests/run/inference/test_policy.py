@@ -13,7 +13,7 @@ from jaxrl import PPOConfig, UsageError, load_policy
 from jaxrl.models.policy_spec import PolicyWeights
 from jaxrl.run.inference.policy import Policy, acting_key
 from jaxrl.run.inference.weights import initial_weights
-from tests.probes import SMALL_REINFORCE
+from tests.programs import SMALL_REINFORCE
 
 OBSERVATIONS = np.random.default_rng(0).integers(0, 16, (50, 2))
 

@@ -24,7 +24,7 @@ from jaxrl.run.results import flatten
 from jaxrl.run.settings import RunSettings
 from jaxrl.run.storage.json_lines import plain
 from tests.messages import refused_by
-from tests.probes import SMALL_ARENA, SMALL_REINFORCE
+from tests.programs import SMALL_ARENA, SMALL_REINFORCE
 
 CONFIG = {
     "env": "arena",
