@@ -25,7 +25,6 @@ from jaxrl.core.registry import SCHEMES, constructor_of
 from jaxrl.core.trust import points_of
 from jaxrl.envs.arena import MultiAgentArena
 from jaxrl.run.recorder import Recorder
-from tests.probes import SMALL_ARENA
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -120,20 +119,14 @@ def arena_run(small_arena, tmp_path_factory):
     return folder
 
 
-@pytest.fixture(scope="module")
-def shared_run(tmp_path_factory):
-    """A run of the arena whose program many tests share, for commands that only read it."""
-    folder = tmp_path_factory.mktemp("shared") / "run"
-    with jaxrl.Trainer(SMALL_ARENA, run_dir=folder, quiet=True, pictures=False) as trainer:
-        trainer.train()
-    return folder
-
-
 @pytest.fixture
 def home(request, tmp_path, monkeypatch):
     """The current folder, with a run as `runs/arena/latest`; runs draw no pictures."""
-    run = "arena_run" if request.node.get_closest_marker("docs") else "shared_run"
-    shutil.copytree(request.getfixturevalue(run), tmp_path / RUN)
+    if request.node.get_closest_marker("docs"):
+        run = request.getfixturevalue("arena_run")
+    else:  # for commands that only read it
+        run = request.getfixturevalue("trained").run_dir
+    shutil.copytree(run, tmp_path / RUN)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(Recorder, "_draw", lambda self: None)
     monkeypatch.setattr(Recorder, "_play", lambda self, snapshot: None)

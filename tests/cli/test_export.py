@@ -4,19 +4,10 @@ import jax
 import numpy as np
 import pytest
 
-from jaxrl import Trainer, load_policy
+from jaxrl import load_policy
 from jaxrl.cli.main import main
 from jaxrl.export.numpy_file import READER
 from jaxrl.export.numpy_policy import NumpyPolicy
-from tests.probes import SMALL_ARENA
-
-
-@pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    path = tmp_path_factory.mktemp("runs") / "run"
-    with Trainer(SMALL_ARENA, run_dir=path, quiet=True, pictures=False) as trainer:
-        trainer.fit({"training_iteration": 2})
-    return str(path)
 
 
 def test_the_file_its_inputs_and_outputs_and_the_parity_are_printed(run, tmp_path, capsys):

@@ -2,25 +2,15 @@
 
 import pytest
 
-from jaxrl import Trainer
 from jaxrl.cli import evaluate, render
-from tests.probes import SMALL_ARENA
-
-
-@pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    path = tmp_path_factory.mktemp("runs") / "run"
-    with Trainer(SMALL_ARENA, run_dir=path, quiet=True, pictures=False) as trainer:
-        trainer.fit({"training_iteration": 2})
-    return str(path)
 
 
 @pytest.mark.parametrize(
     "checkpoints",
     [
-        ["--checkpoint", "untrained,2"],
-        ["--checkpoint", "untrained", "--checkpoint", "2"],
-        ["--checkpoint=untrained", "--checkpoint=000002"],
+        ["--checkpoint", "untrained,3"],
+        ["--checkpoint", "untrained", "--checkpoint", "3"],
+        ["--checkpoint=untrained", "--checkpoint=000003"],
     ],
 )
 def test_checkpoints_are_a_list_or_several_flags(run, tmp_path, capsys, checkpoints):
@@ -28,7 +18,7 @@ def test_checkpoints_are_a_list_or_several_flags(run, tmp_path, capsys, checkpoi
     render([*checkpoints, "--episodes", "2", "--out", str(page), "--compile-cache", "off", run])
     lines = capsys.readouterr().out.splitlines()
     assert [line.partition(":")[0] for line in lines[:-1]] == [
-        f"{name}, episode {i}" for name in ("untrained", "iteration 2") for i in (0, 1)
+        f"{name}, episode {i}" for name in ("untrained", "iteration 3") for i in (0, 1)
     ]
     assert lines[-1] == f"look at      {page}"
     assert page.read_text(encoding="utf-8").startswith("<!doctype html>")
@@ -37,7 +27,7 @@ def test_checkpoints_are_a_list_or_several_flags(run, tmp_path, capsys, checkpoi
 @pytest.mark.parametrize(
     ("command", "words", "text"),
     [
-        (render, ["--checkpoint", "2,untrained"], "several episodes or checkpoints need a page"),
+        (render, ["--checkpoint", "3,untrained"], "several episodes or checkpoints need a page"),
         (render, ["--episodes", "2", "--out", "a.gif"], "need a page: --out episode.html"),
         (render, ["--out", "a.html", "--fps", "3"], "fps is of pictures"),
         (render, ["--out", "none/a.html"], "there is no folder none"),

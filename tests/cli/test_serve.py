@@ -7,20 +7,11 @@ import pytest
 pytest.importorskip("websockets", reason="the extra `serving`")
 pytest.importorskip("msgspec", reason="the extra `serving`")
 
-from jaxrl import Trainer, load_policy
+from jaxrl import load_policy
 from jaxrl.cli.main import main
 from jaxrl.serving.batched_inference import BatchedPolicy
 from jaxrl.serving.server import PolicyServer
-from tests.probes import SMALL_ARENA
 from tests.serving.served import Frames
-
-
-@pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    path = tmp_path_factory.mktemp("runs") / "run"
-    with Trainer(SMALL_ARENA, run_dir=path, quiet=True, pictures=False) as trainer:
-        trainer.fit({"training_iteration": 2})
-    return str(path)
 
 
 def test_the_policies_of_a_run_are_served_until_ctrl_c(run, monkeypatch, capsys):

@@ -21,7 +21,7 @@ from jaxrl.sweeps.results import Sweep
 from jaxrl.sweeps.space import Grid, draws_of, grid_of, settings_of
 from jaxrl.sweeps.trials import Trial, applied
 from tests.messages import refused
-from tests.probes import SMALL_CARTPOLE
+from tests.programs import SMALL_CARTPOLE
 
 HUGE = ("--num-envs", "2e6", "--rollout-length", "1000", "--total-env-steps", "2e9")
 MUTATED = ("--hyperparam-mutations", "lr=loguniform:1e-5:1e-2", "gamma=0.9,0.99")

@@ -11,7 +11,7 @@ from jaxrl.cli.flags import flags_of, read_flags
 from jaxrl.cli.train import begin, parse, train_flags, train_ppo
 from jaxrl.run.logging.console import Progress
 from tests.messages import refused_by
-from tests.probes import SMALL_ARENA
+from tests.programs import SMALL_ARENA
 
 
 def config_of(line):

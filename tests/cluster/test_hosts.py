@@ -20,7 +20,7 @@ from jaxrl.run.storage import checkpoint
 from tests.messages import refused_by
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "train_ppo.py"
-SMALL = {  # the flags of `tests.probes.SMALL_ARENA`
+SMALL = {  # the flags of `tests.programs.SMALL_ARENA`
     **{
         "env": "arena",
         "num-envs": 4,
@@ -42,7 +42,7 @@ def small_flags(**changed):
 USER = """
 import json, sys
 import jax, jaxrl
-from tests.probes import SMALL_ARENA
+from tests.programs import SMALL_ARENA
 
 class Noted(jaxrl.Callbacks):
     def on_train_result(self, trainer, result):
@@ -265,10 +265,8 @@ def test_a_process_that_is_asked_to_stop_stops_all_and_what_was_learned_is_kept(
     processes[1].terminate()
     answers = ended(processes)
     assert_well(answers)
-    assert (
-        "process 1: SIGTERM" in answers[0][1]
-        and "stopped; what has been learned is kept" in answers[0][1]
-    )
+    assert "process 1: SIGTERM" in answers[0][1]
+    assert "stopped; what has been learned is kept" in answers[0][1]
 
 
 @pytest.mark.process

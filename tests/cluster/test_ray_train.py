@@ -11,7 +11,7 @@ import jax
 import numpy as np
 import pytest
 
-from tests.probes import SMALL_ARENA
+from tests.programs import SMALL_ARENA
 
 LAUNCH = """
 import os, sys
@@ -21,7 +21,7 @@ from ray.train.v2.jax import JaxTrainer
 
 def train(config):
     import jax, jaxrl
-    from tests.probes import SMALL_ARENA
+    from tests.programs import SMALL_ARENA
 
     context = ray.train.get_context()
     size, rank = context.get_world_size(), context.get_world_rank()
