@@ -17,10 +17,7 @@ from jaxrl.run.inference.policy import Policy
 from tests.replay.browser import Browser
 
 ROOT = Path(__file__).parents[1]
-FILES = (
-    *("examples/browser/arena.js", "jaxrl/replay/painting.js"),
-    "jaxrl/replay/player.css",
-)
+FILES = (*("examples/browser/arena.js", "jaxrl/replay/painting.js"), "jaxrl/replay/player.css")
 COINS = np.random.default_rng(0).random(60) < 0.5
 
 

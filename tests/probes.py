@@ -15,12 +15,6 @@ from flax import struct
 from jaxrl.core.env import Environment, MultiAgentEnvironment
 from jaxrl.core.spaces import Box, Dict, Discrete, MultiDiscrete
 from jaxrl.core.types import ALL
-from tests.programs import (  # noqa: F401
-    SMALL_ARENA,
-    SMALL_CARTPOLE,
-    SMALL_CURIOUS,
-    SMALL_REINFORCE,
-)
 
 
 class Curious(nn.Module):

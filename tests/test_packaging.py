@@ -49,10 +49,8 @@ def wheel(tmp_path_factory):
 
 
 def test_a_wheel_holds_the_environments_within_jaxrl_and_nothing_beside_it(wheel):
-    assert {name.partition("/")[0] for name in wheel} == {
-        "jaxrl",
-        f"jaxrl-{PROJECT['version']}.dist-info",
-    }
+    expected = {"jaxrl", f"jaxrl-{PROJECT['version']}.dist-info"}
+    assert {name.partition("/")[0] for name in wheel} == expected
     inside = {name.removeprefix("jaxrl/envs/") for name in wheel if name.startswith("jaxrl/envs/")}
     assert inside == {*map(str, ENVS)}
     assert "jaxrl/py.typed" in wheel

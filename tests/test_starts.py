@@ -29,7 +29,7 @@ NAMED = re.compile(r"(?<!\w)(?:jaxrl|\.)\[([a-z0-9,]+)\]")
 FOR_PEOPLE = {"test", "notebook", "docs", "cuda", "sisl", "peers"}  # not of the code that users run
 IMPORTED_AS = {"playground": "mujoco_playground"}  # under other names than pip's
 WITH_OTHERS = {  # imported by the package beside it, which does not ask for it
-    *("torch", "imageio", "flatbuffers"),
+    *("torch", "imageio", "flatbuffers")
 }
 CHECK = """
 import importlib, json, sys, warnings

@@ -13,7 +13,7 @@ from jaxrl.run.storage import runs
 from jaxrl.sweeps.trial_batch import TrialBatch
 from jaxrl.sweeps.trial_view import READABLE, TrialView, check_callbacks
 from jaxrl.sweeps.trials import trials_of
-from tests.probes import SMALL_REINFORCE
+from tests.programs import SMALL_REINFORCE
 
 RATES = [1e-3, 1e-2]
 ONCE = {"quiet": True, "devices": 1}

@@ -10,7 +10,8 @@ import pytest
 from jaxrl.run.results import Lifetime, flatten, iteration_results
 from jaxrl.sweeps.metric_readers import readers_of
 from jaxrl.sweeps.trials import groups_of, trials_of
-from tests.probes import SMALL_ARENA, SMALL_CARTPOLE, Leavers
+from tests.probes import Leavers
+from tests.programs import SMALL_ARENA, SMALL_CARTPOLE
 
 POOL = {"size": 2, "every": 1, "fixed": {"random": "random"}}
 UNKNOWN = {  # of a result's numbers; the rest of those at the top is not known either

@@ -12,7 +12,7 @@ from jaxrl.sweeps import plots
 from jaxrl.sweeps.outcomes import TERMINATED, TrialResult
 from jaxrl.sweeps.results import Sweep
 from jaxrl.sweeps.trials import Trial
-from tests.probes import SMALL_CARTPOLE
+from tests.programs import SMALL_CARTPOLE
 
 STEPS = [64 * i for i in range(1, 7)]
 DRAWN = [3e-4, 1e-5, 1e-2, 2e-3, 7e-5, 4e-4, 6e-3, 5e-4]  # as `loguniform` would

@@ -25,7 +25,7 @@ from jaxrl.run.storage import checkpoint
 from jaxrl.sweeps import lineage_plots, placement, population
 from jaxrl.sweeps.trials import Trial, groups_of
 from jaxrl.sweeps.vmapped import State
-from tests.probes import SMALL_CARTPOLE, SMALL_REINFORCE
+from tests.programs import SMALL_CARTPOLE, SMALL_REINFORCE
 
 SMALL = SMALL_REINFORCE.replace(total_env_steps=64 * 12)
 RATES = [1e-4, 1e-3, 1e-2, 1e-1]

@@ -10,7 +10,7 @@ from jaxrl.sweeps.lineage import Lineage, Stretch
 from jaxrl.sweeps.outcomes import DIVERGED, TERMINATED, TrialResult
 from jaxrl.sweeps.results import Sweep
 from jaxrl.sweeps.trials import trials_of
-from tests.probes import SMALL_CARTPOLE
+from tests.programs import SMALL_CARTPOLE
 
 FAILED = None  # in place of a score
 

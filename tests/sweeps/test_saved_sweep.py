@@ -14,7 +14,7 @@ from jaxrl.sweeps import saved_sweep
 from jaxrl.sweeps.options import SweepOptions
 from jaxrl.sweeps.sweep_folder import SweepFolder
 from jaxrl.sweeps.trials import trials_of
-from tests.probes import SMALL_CARTPOLE
+from tests.programs import SMALL_CARTPOLE
 
 ROW = {
     "trial": 1,

@@ -9,7 +9,7 @@ import jaxrl
 from jaxrl.outside import program
 from jaxrl.sweeps.outcomes import STOPPED, TERMINATED
 from tests.outside.workers.environments import Counter
-from tests.probes import SMALL_CARTPOLE, SMALL_REINFORCE
+from tests.programs import SMALL_CARTPOLE, SMALL_REINFORCE
 
 LENGTH = "env_runners/episode_len_mean"  # which is 5 for each episode of a `Counter`
 QUIET = {"quiet": True, "workers": 0, "sync": True}

@@ -28,7 +28,7 @@ from jaxrl.sweeps.placement import SPLIT, lanes_of
 from jaxrl.sweeps.sweep_folder import SweepFolder
 from jaxrl.sweeps.trials import groups_of, trials_of
 from jaxrl.sweeps.vmapped import MemberSpec, Numbers, State, is_finite, update_member
-from tests.probes import SMALL_ARENA, SMALL_CARTPOLE, SMALL_REINFORCE
+from tests.programs import SMALL_ARENA, SMALL_CARTPOLE, SMALL_REINFORCE
 from tests.run.test_divergence import FAULTY
 
 SMALL = SMALL_REINFORCE.replace(total_env_steps=64 * 12)

@@ -10,7 +10,7 @@ from jaxrl.run.storage import checkpoint
 from jaxrl.sweeps import placement, trial_batch
 from jaxrl.sweeps.trial_batch import TrialBatch
 from jaxrl.sweeps.trials import trials_of
-from tests.probes import SMALL_REINFORCE
+from tests.programs import SMALL_REINFORCE
 
 METRIC = "env_runners/episode_return_mean"
 RATES = [{"lr": 1e-3}, {"lr": 1e-2}]
