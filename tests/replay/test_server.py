@@ -23,7 +23,8 @@ ROOT = Path(__file__).parents[2]
 @pytest.fixture(scope="module")
 def trainer(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs") / "run"
-    with Trainer(SMALL_ARENA, run_dir=folder, quiet=True, pictures=False) as trainer:
+    settings = {"checkpoint_interval_s": None, "pictures": False}  # none by the clock
+    with Trainer(SMALL_ARENA, run_dir=folder, quiet=True, **settings) as trainer:
         trainer.train()
         trainer.keeping.hurry()
         yield trainer
