@@ -18,7 +18,8 @@ from jaxrl.replay.page import Column, page_of, replay_data
 from jaxrl.replay.replay import players_of_run
 from jaxrl.run.logging.curves import MAX_LINES, Curves, aligned
 from jaxrl.run.logging.panels import panels_of
-from jaxrl.run.results import lookup, read_result
+from jaxrl.run.logging.result_rows import read_result
+from jaxrl.run.results import lookup
 from jaxrl.run.storage import checkpoint, own_files, run_folder
 from jaxrl.run.storage.runs import METRICS
 

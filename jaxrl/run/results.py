@@ -5,7 +5,6 @@ import socket
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
@@ -24,7 +23,6 @@ from jaxrl.core.types import AgentId, PolicyId, PyTree
 from jaxrl.models.model import num_parameters
 from jaxrl.rollout.episode_stats import EpisodeStats, Histogram, Spread, Summary, Window
 from jaxrl.rollout.grouping import Grouping
-from jaxrl.run.storage.json_lines import Damage, read_row, whole_lines
 
 if TYPE_CHECKING:
     from jaxrl.algorithms.opponents import Scores
@@ -36,7 +34,6 @@ RETURN = "env_runners/episode_return_mean"
 ALL_MODULES = "__all_modules__"  # beside the policies that learn
 TRAINED = "num_module_steps_trained"
 TRAINED_LIFETIME = f"{TRAINED}_lifetime"
-COUNTS = {ENV_STEPS, ITERATIONS}  # which are numbers where a result has them
 SAME = 1e-5  # the share of returns that differ by rounding alone
 
 
@@ -488,31 +485,3 @@ def check_result(what: str, result: Result) -> None:
         if why := why_unreadable([name, value]):
             del result[name]
             raise UsageError(f"{what}: result[{brief(name)}] {why}")
-
-
-# ---- rows of metrics.jsonl, a result on each line, as every reader of the log has them
-
-
-def read_result(line: bytes) -> Result | None:
-    """The result on a line; None where the line is damaged."""
-    result, problem = read_row(line, _problem_of)
-    return None if problem else result
-
-
-def _problem_of(result: Any) -> str:
-    if not isinstance(result, dict):
-        return "is not a result"
-    counts = [result[name] for name in result.keys() & COUNTS]
-    return "" if all(type(count) in (int, float) for count in counts) else "has no counts"
-
-
-def read_results(path: Path) -> list[Result]:
-    """The results of a log, the oldest first; none before the first iteration."""
-    damage, results = Damage(path), []
-    for number, line in whole_lines(path):
-        if (result := read_result(line)) is None:
-            damage.note(number)
-        else:
-            results.append(result)
-    damage.say()
-    return results

@@ -10,8 +10,9 @@ import pytest
 import jaxrl
 from jaxrl.replay.server import LiveRun
 from jaxrl.run.logging.curves import Curves
+from jaxrl.run.logging.result_rows import read_result
 from jaxrl.run.logging.text_logs import start_after
-from jaxrl.run.results import ENV_STEPS, read_result
+from jaxrl.run.results import ENV_STEPS
 
 
 def row(iteration, **more):

@@ -10,7 +10,8 @@ import numpy as np
 from jaxrl.algorithms.task_settings import COPY, EVERYBODY
 from jaxrl.run.logging.history import History, Series
 from jaxrl.run.logging.panels import WIN_RATE, Panel
-from jaxrl.run.results import ENV_STEPS, Result, lookup, read_result
+from jaxrl.run.logging.result_rows import read_result
+from jaxrl.run.results import ENV_STEPS, Result, lookup
 from jaxrl.run.storage.json_lines import Damage, whole_lines
 
 MAX_LINES = 5  # of more agents only the sum is drawn, of more policies a mean and a band

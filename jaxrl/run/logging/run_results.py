@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from jaxrl.core.errors import UsageError, require
 from jaxrl.run.logging.panels import panels_of
-from jaxrl.run.results import ENV_STEPS, RETURN, Result, flatten, lookup, read_results
+from jaxrl.run.logging.result_rows import read_results
+from jaxrl.run.results import ENV_STEPS, RETURN, Result, flatten, lookup
 from jaxrl.run.storage import checkpoint, run_folder, runs
 from jaxrl.run.storage.runs import METRICS
 

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from jaxrl.run.logging.loggers import Logger, RunStart
-from jaxrl.run.results import ITERATIONS, Result, read_result
+from jaxrl.run.logging.result_rows import read_result
+from jaxrl.run.results import ITERATIONS, Result
 from jaxrl.run.storage import own_files
 from jaxrl.run.storage.json_lines import dumped, leaf
 from jaxrl.run.storage.runs import METRICS, PROGRESS
