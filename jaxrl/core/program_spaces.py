@@ -5,6 +5,7 @@ row: tables are looked up by them, and logits belong to them. An action of sever
 of numbers there. Only `PolicySpec` and what it is made of use this second form.
 """
 
+import functools
 import math
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -96,6 +97,7 @@ def _start_like(space: Discrete | MultiDiscrete, values: Any) -> np.ndarray:
 # ---- actions
 
 
+@functools.lru_cache(maxsize=256)  # of a policy it is asked for with each distribution
 def action_space_inside(space: Space) -> Space:
     """The space of a policy's choices: as `program_space`, and integers of a Box are categories."""
     return program_space(countable(space))

@@ -5,15 +5,16 @@ elements.
 """
 
 import math
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import jax
 import jax.numpy as jnp
 from flax import struct
 
 from jaxrl.core.errors import UsageError
-from jaxrl.core.fast_prng import is_key, to_fast_key
+from jaxrl.core.fast_prng import to_fast_key
 from jaxrl.core.types import Key
+from jaxrl.ops.sampled import Sampled
 
 # Distance from 0 and 1 to which a Beta's density is evaluated; f32 actions come as near as 3e-8.
 BETA_MARGIN = 1e-6
@@ -24,24 +25,6 @@ GAMMA_ATTEMPTS = 4  # of rejection sampling
 # standard deviations (Monahan and Stefanski 1992).
 MIXTURE_WEIGHTS = (0.25220, 0.58523, 0.16257)
 MIXTURE_STDS = (0.55070, 0.86538, 1.37352)
-
-
-class Sampled:
-    """The base class of all distributions: they draw from a random key, or from its numbers."""
-
-    def noise_of(self, noise: jax.Array | Key | None) -> jax.Array:
-        """The random numbers that `sample` makes an action of.
-
-        Raises:
-            UsageError: there are none, and no key.
-        """
-        if noise is None:
-            raise UsageError("sample takes a random key: distribution.sample(jax.random.key(0))")
-        return self.noise(noise) if is_key(noise) else noise
-
-    def logp(self, action: Any) -> jax.Array:
-        """The same as `log_prob`, by RLlib's name."""
-        return self.log_prob(action)
 
 
 class Continuous(Sampled):

@@ -17,13 +17,13 @@ from jaxrl.core.spaces import Box, Dict, Discrete, MultiDiscrete, Space, Tuple, 
 from jaxrl.core.types import Key
 from jaxrl.ops.continuous import (
     DiagGaussian,
-    Sampled,
     SquashedGaussian,
     beta_noise,
     beta_noise_size,
     beta_of,
 )
 from jaxrl.ops.joint import Joint
+from jaxrl.ops.sampled import Sampled
 
 MAX_LOG_STD = 20.0  # either way; RLlib's log_std_clip_param
 INFINITE = 1e30  # bounds from here on are none: high - low would overflow f32

@@ -18,8 +18,8 @@ from jaxrl.core.errors import UsageError, brief
 from jaxrl.core.program_spaces import action_from_program, action_to_program, countable, numbers_of
 from jaxrl.core.spaces import Box, Space, beyond, is_tree, tree_of
 from jaxrl.core.types import Key, PyTree
-from jaxrl.ops.continuous import Sampled
 from jaxrl.ops.distributions import INFINITE, Distribution, bounds_of, num_log_stds
+from jaxrl.ops.sampled import Sampled
 
 BOUND_MARGIN = 1e-3  # distance from a bound of actions that tanh is to reach: 3.8 = atanh(0.999)
 

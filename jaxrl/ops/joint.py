@@ -17,7 +17,7 @@ from jaxrl.core.errors import UsageError
 from jaxrl.core.program_spaces import numbers_of, packed, unpacked
 from jaxrl.core.spaces import Box, Space, tree_of
 from jaxrl.core.types import Key
-from jaxrl.ops.continuous import Sampled
+from jaxrl.ops.sampled import Sampled
 
 Distribution = Any  # of one part
 
