@@ -3,7 +3,7 @@
 import os
 import socket
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -60,8 +60,20 @@ class UnknownResult(UsageError, KeyError):
     __str__ = UsageError.__str__
 
 
+@jax.tree_util.register_pytree_with_keys_class
 class ResultTree(dict):
-    """A part of a result; a name that it does not hold is answered with the present one."""
+    """A part of a result; a name that it does not hold is answered with the present one.
+
+    JAX takes it for a tree, as it takes a dict.
+    """
+
+    def tree_flatten_with_keys(self) -> tuple[list[tuple[Any, Any]], tuple[str, ...]]:
+        names = tuple(sorted(self))
+        return [(jax.tree_util.DictKey(name), self[name]) for name in names], names
+
+    @classmethod
+    def tree_unflatten(cls, names: tuple[str, ...], values: Iterable[Any]) -> "ResultTree":
+        return cls(zip(names, values, strict=True))
 
     def __missing__(self, name: Any) -> Any:
         """Is called by `result[name]` where there is no such key."""

@@ -60,9 +60,8 @@ def run(tmp_path_factory):
 def test_a_run_reports_its_metrics_and_none_of_ppos(run):
     folder, trainer = run
     learner = trainer.last_result["learners"]["default_policy"]
-    assert set(learner) == {
-        "policy_loss", "grad_norm", "num_module_steps_trained", "num_trainable_parameters"
-    }  # fmt: skip
+    trained = {"num_module_steps_trained", "num_module_steps_trained_lifetime"}
+    assert set(learner) == {"policy_loss", "grad_norm", "num_trainable_parameters", *trained}
     assert learner["num_module_steps_trained"] == 64
     assert "total_loss" not in trainer.last_result["learners"]["__all_modules__"]
     assert trainer.last_result["evaluation"]["env_runners"]["num_episodes"] > 0

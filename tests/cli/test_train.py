@@ -256,8 +256,8 @@ def test_paths_are_taken_as_they_are_written():
 def test_a_run_begins_with_rllibs_configuration_and_flags_win(tmp_path):
     path = tmp_path / "params.json"
     rllib = {"env": "MultiAgentArena", "env_config": {"width": 6}, "lr": 0.1, "gamma": 0.9}
-    path.write_text(json.dumps({**rllib, "num_workers": 4, "batch_mode": "complete_episodes"}))
-    line = ["--rllib-config", str(path), "--ignore", "batch_mode", "--lr", "0.2"]
+    path.write_text(json.dumps({**rllib, "num_workers": 4, "clip_rewards": True}))
+    line = ["--rllib-config", str(path), "--ignore", "clip_rewards", "--lr", "0.2"]
     order = parse([*line, "--env-args", "height=5", "--stop-return", "9", "--keep", "1"])
     expected = {"num_envs": 4, "rollout_length": 1000, "lr": 0.2, "gamma": 0.9}
     assert order.config == PPOConfig(
@@ -267,11 +267,11 @@ def test_a_run_begins_with_rllibs_configuration_and_flags_win(tmp_path):
         **expected,
     )
     assert order.settings == {"keep": 1, "stop": {"env_runners/episode_return_mean": 9}}
-    assert "batch_mode='complete_episodes'" in order.table
+    assert "clip_rewards=True" in order.table
     assert order.source == f"RLlib's of {path}, but lr=0.2, keep=1, stop_return=9"
     for words, message in (
-        (["--rllib-config", str(path)], "it changes the result: batch_mode='complete_episodes'"),
-        (["--ignore", "batch_mode"], "--ignore goes with --rllib-config FILE"),
+        (["--rllib-config", str(path)], "it changes the result: clip_rewards=True"),
+        (["--ignore", "clip_rewards"], "--ignore goes with --rllib-config FILE"),
         ([*line, "--resume", "run"], "begins a run of PPO: leave out --resume"),
         ([*line, "--tuned"], "begins a run of PPO: leave out --tuned"),
         ([*line, "--algorithm", "bc"], "begins a run of PPO: leave out --algorithm"),

@@ -55,7 +55,7 @@ class Source:
         """The same episodes, which the policies play to be looked at; none of training's."""
         if self.wanted is None:
             return []
-        seed, first, number, explore, _ = vars(self.wanted).values()
+        seed, first, number, explore, *_ = vars(self.wanted).values()
         return recorded(self.players, seed=seed, first=first, number=number, explore=explore)
 
 

@@ -725,6 +725,7 @@ def is_read(key):
         found.here in copied()
         or any(is_part(path, *rule.keys) for rule in RULES for path in (key, f"model/{key}"))
         or key in ("env_config", "horizon", "max_episode_steps", "multiagent", "multi_agent")
+        or key in ("run", "algo")
         or key in ("policy_mapping_fn", "evaluation_config", "_rl_module_spec", "rl_module_spec")
         or key.startswith(("model_config", "_model_config", "algorithm_config_ov", "_per_module"))
     )
