@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jaxrl.run.every import Every
+from jaxrl.run.health import has_constant_sum, is_same
 from jaxrl.run.hooks import Chunk, Hook
-from jaxrl.run.results import RETURN, Result, Snapshot, has_constant_sum, lookup
+from jaxrl.run.results import RETURN, Result, Snapshot, lookup
 
 if TYPE_CHECKING:
     from jaxrl.run.recorder import Recorder
@@ -43,25 +44,23 @@ class BestState:
             value = float(value)
         except (TypeError, ValueError):  # there is none yet, or a callback's own value of that name
             return
-        if not self._varies:
-            # Sampled actions tell more: an evaluation's likeliest ones may repeat an episode.
-            sampled = result if lookup(result, RETURN) is not None else result.get("evaluation", {})
-            before = value if self._first is None else self._first
-            is_resumed = self._first is None and self.value > float("-inf")
-            self._varies = (
-                is_resumed
-                or value != before
-                or not has_constant_sum(sampled.get("env_runners", {}))
-            )
-            self._first = before
-        if value > self.value and snapshot.result is not None:
+        self._varies = self._varies or self._is_news(value, result)
+        if self._varies and value > self.value and snapshot.result is not None:
             self.value = value
             self._unsaved = snapshot, {"metric": self.attribute, "value": value}
 
+    def _is_news(self, value: float, result: Result) -> bool:
+        """Returns whether a sum of returns is no longer the only one that there has been."""
+        # Sampled actions tell more: an evaluation's likeliest ones may repeat an episode.
+        sampled = result if lookup(result, RETURN) is not None else result.get("evaluation", {})
+        if not has_constant_sum(sampled.get("env_runners", {})):
+            return True
+        is_resumed = self._first is None and self.value > float("-inf")
+        self._first = value if self._first is None else self._first
+        return is_resumed or not is_same(value, self._first)
+
     def pop(self) -> tuple[Snapshot, dict[str, Any]] | None:
         """(snapshot, score) of a best state that is not written yet, once."""
-        if not self._varies:
-            return None
         unsaved, self._unsaved = self._unsaved, None
         return unsaved
 

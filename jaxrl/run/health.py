@@ -1,7 +1,7 @@
 """Training health: detects NaN and infinity, and warns about problems that persist."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -12,13 +12,14 @@ from jaxrl.core.spaces import Box, Space, beyond, parts_of
 from jaxrl.core.types import PyTree
 from jaxrl.rollout.grouping import Grouping
 from jaxrl.rollout.steps import UNDECLARED_WAITS
-from jaxrl.run.results import RETURN, Result, flatten, has_constant_sum, lookup
+from jaxrl.run.results import RETURN, Result, flatten, lookup
 
 WARN_AFTER_ITERATIONS = 10  # in a row, in which the same problem must be found
 NO_EPISODE_ITERATIONS = 100  # without the end of an episode, and
 NO_EPISODE_STEPS = (
     10_000  # steps of each environment meanwhile: few environments have longer episodes
 )
+SAME = 1e-5  # the share of returns that differ by rounding alone
 LARGE = 1e18  # squares of larger numbers overflow in float32
 LOOKED_AT = 64  # environments whose observations are held against their space
 FINITE = "parameters_finite"  # 1.0 or 0.0, which an algorithm may report beside its terms
@@ -114,10 +115,32 @@ def _bad_episodes(result: Result) -> Iterator[tuple[str, str]]:
             )
 
 
+def has_constant_sum(episodes: Mapping[str, Any]) -> bool:
+    """Returns whether several agents' returns had one sum in all recent episodes, as in a game.
+
+    The mean return then says nothing of how well anybody plays.
+
+    Args:
+        episodes: the branch "env_runners" of a result or of an evaluation.
+    """
+    returns = list(episodes.get("agent_episode_returns_mean", {}).values())
+    if len(returns) < 2 or "episode_return_min" not in episodes:
+        return False
+    is_constant = is_same(episodes["episode_return_min"], episodes["episode_return_max"])
+    is_shared = any(returns) and is_same(min(returns), max(returns))  # a team's
+    return is_constant and not is_shared
+
+
+def is_same(first: float, second: float) -> bool:
+    """Returns whether two returns differ by rounding alone."""
+    return abs(first - second) <= SAME * max(1.0, abs(first), abs(second))
+
+
 def _constant_sum(result: Result) -> Iterator[tuple[str, str]]:
     """(kind, text) where the agents' returns have the same sum in all recent episodes."""
     episodes = result.get("env_runners", {})
-    if has_constant_sum(episodes):
+    # Returns of 0 alone may be those of a team that has not met its reward yet.
+    if has_constant_sum(episodes) and any(episodes["agent_episode_returns_mean"].values()):
         total = f"{episodes['episode_return_mean']:.2f}"
         yield (
             f"constant sum {total}",

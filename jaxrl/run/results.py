@@ -34,24 +34,6 @@ RETURN = "env_runners/episode_return_mean"
 ALL_MODULES = "__all_modules__"  # beside the policies that learn
 TRAINED = "num_module_steps_trained"
 TRAINED_LIFETIME = f"{TRAINED}_lifetime"
-SAME = 1e-5  # the share of returns that differ by rounding alone
-
-
-def has_constant_sum(episodes: Mapping[str, Any]) -> bool:
-    """Returns whether several agents' returns had one sum in all recent episodes, as in a game.
-
-    The mean return then says nothing of how well anybody plays.
-
-    Args:
-        episodes: the branch "env_runners" of a result or of an evaluation.
-    """
-    returns = list(episodes.get("agent_episode_returns_mean", {}).values())
-    if len(returns) < 2 or "episode_return_min" not in episodes:
-        return False
-    spread = episodes["episode_return_max"] - episodes["episode_return_min"]
-    largest = max(map(abs, returns))
-    is_shared = largest > 0 and max(returns) - min(returns) <= SAME * largest  # a team's
-    return spread <= SAME * max(1.0, largest) and not is_shared
 
 
 class UnknownResult(UsageError, KeyError):

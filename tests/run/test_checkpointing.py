@@ -64,5 +64,11 @@ def test_no_state_of_a_game_is_best_by_the_sum_of_returns():
 
 def test_a_sum_that_is_constant_within_each_result_alone_has_a_best_state():
     """As that of likeliest actions in an environment without chance."""
-    assert best_of(episodes(7.0, -1.0), episodes(5.0, -1.0)) == 6.0
-    assert best_of(episodes(7.0, -1.0), episodes(7.0, -1.0)) is None  # nothing tells them apart
+    sums = episodes(3.0, -1.0), episodes(7.0, -1.0), episodes(5.0, -1.0)
+    assert best_of(*sums) == 6.0
+    assert best_of(sums[0], sums[0]) is None  # nothing tells them apart
+
+
+def test_rounding_makes_no_state_of_a_game_the_best():
+    rounded = episodes(6.0, 4.0), episodes(7.0000002, 3.0), episodes(2.9999999, 7.0)
+    assert best_of(*rounded) is None

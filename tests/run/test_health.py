@@ -17,9 +17,9 @@ from jaxrl.run.health import (
     WARN_AFTER_ITERATIONS,
     HealthMonitor,
     first_bad,
+    has_constant_sum,
     outside,
 )
-from jaxrl.run.results import has_constant_sum
 
 GOOD = {
     "total_loss": 0.5,
@@ -191,6 +191,10 @@ def test_a_game_without_a_score_that_means_something_is_said_once_when_it_lasts(
     assert look([game(0.1, -0.1)] * 20) == []
     scored = HealthMonitor(SimpleNamespace(num_envs=1), score="env_runners/opponents/win_rate")
     assert scored.look([game(0.5, -0.5)] * 20) == []
+
+
+def test_a_team_without_a_reward_so_far_is_told_nothing_of_games():
+    assert HealthMonitor(SimpleNamespace(num_envs=1)).look([game(0.0, 0.0)] * 30) == []
 
 
 def test_a_sum_that_is_another_one_in_each_iteration_is_no_games():

@@ -21,7 +21,8 @@ from jaxrl.core.errors import one_line
 from jaxrl.core.fields import without
 from jaxrl.core.machine import num_cores
 from jaxrl.core.plan import COLUMN, LABEL
-from jaxrl.run.results import RETURN, has_constant_sum, lookup
+from jaxrl.run.health import has_constant_sum
+from jaxrl.run.results import RETURN, lookup
 
 WIN_RATE = "env_runners/opponents/win_rate"
 LOG_WIDTH = 100  # columns of a line that no terminal shows
