@@ -12,6 +12,13 @@ def is_array(value: Any) -> bool:
     return has_all and not isinstance(value, type)
 
 
+def holds_array(value: Any) -> bool:
+    """Returns whether this is an array with dimensions, or holds one at any depth."""
+    if isinstance(value, Mapping | list | tuple):
+        return any(map(holds_array, value.values() if isinstance(value, Mapping) else value))
+    return is_array(value) and bool(np.shape(value))
+
+
 def freeze(value: Any) -> Any:
     """A hashable form: nested lists become tuples, mappings tuples of pairs."""
     if isinstance(value, Mapping):

@@ -48,6 +48,21 @@ class EnvConfig(dict):
     remote = recreated_worker = False
 
 
+def copied(value: Any) -> Any:
+    """Dicts and lists anew, at any depth, and all else as it is: data, locks, connections."""
+    if not isinstance(value, dict | list):
+        return value
+    made = copy.copy(value)
+    for place, part in value.items() if isinstance(value, dict) else enumerate(value):
+        made[place] = copied(part)
+    return made
+
+
+def config_of(args: dict[str, Any]) -> EnvConfig:
+    """All arguments in one mapping, a copy: some constructors take their settings out of it."""
+    return EnvConfig(copied(args))
+
+
 class ConfiguredMaker:
     """A maker of environments that passes all settings in one argument, as RLlib does."""
 
@@ -55,12 +70,11 @@ class ConfiguredMaker:
         self._make, self._name, self.__name__ = make, name, getattr(make, "__name__", name)
 
     def __call__(self, **args: Any) -> Any:
-        args = copy.deepcopy(args)  # some constructors take their settings out of it
         if self._name in args:
-            return self._make(**args)
+            return self._make(**copied(args))
         if not args and kind_of(self._make) != RLLIB and not _is_needed(self._make, self._name):
             return self._make()
-        return self._make(**{self._name: EnvConfig(args)})
+        return self._make(**{self._name: config_of(args)})
 
 
 def by_keywords(make: Any) -> Any:

@@ -5,14 +5,16 @@ from typing import Any, NamedTuple
 
 from jaxrl.core.env import MultiAgentEnvironment, lift
 from jaxrl.core.errors import UsageError, brief
+from jaxrl.core.frozen import holds_array
 from jaxrl.core.registry import make_with
 from jaxrl.core.spaces import Box
 from jaxrl.core.types import AgentId, PyTree
-from jaxrl.rllib.env_names import named, reason_against
+from jaxrl.rllib.env_names import made_or_reason, named, reason_against
 from jaxrl.rllib.rows import Row, changes, given_of, harmless, taken
 
 # What environments call their time limit, those of Gymnasium as the last.
 TIME_LIMITS = ("max_steps_in_episode", "max_cycles", "max_episode_steps")
+NO_ARRAYS = "an array, which a run's files do not hold: give a file's path, or a list"
 ENV_KEYS = ("env", "env_config", "horizon", "max_episode_steps")
 
 
@@ -79,9 +81,13 @@ def _arguments(env: Any, values: Mapping[str, Any]) -> Iterator[Row]:
     config = values.get("env_config") or {}
     if not isinstance(config, Mapping):
         raise UsageError(f"env_config={brief(config)} must be a mapping")
-    args = {}
+    args, is_whole = {}, not any(map(holds_array, config.values()))
+    if is_whole and config and reason_against(env, config) is None:
+        args, config = dict(config), {}
     for name, value in config.items():
-        if (reason := reason_against(env, {**args, name: value})) is None:
+        if holds_array(value):
+            yield changes({f"env_config/{name}": value}, NO_ARRAYS)
+        elif (reason := reason_against(env, {**args, name: value})) is None:
             args[name] = value
         else:
             yield changes({f"env_config/{name}": value}, reason)
@@ -101,9 +107,8 @@ def _is_limited(env: Any, args: Mapping[str, Any], limit: Any) -> bool:
 
     One that is made from a single `config` takes any name, and may not read it.
     """
-    if reason_against(env, args) is not None:
-        return False
-    return _time_limit(*make_with(env, dict(args))) == limit
+    made = made_or_reason(env, args)
+    return not isinstance(made, str) and _time_limit(*made) == limit
 
 
 def _time_limit(env: Any, params: PyTree) -> int | None:

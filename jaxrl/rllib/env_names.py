@@ -1,6 +1,5 @@
 """The environments of RLlib's configurations: names, paths and classes, as they are called here."""
 
-import copy
 import re
 import sys
 import warnings
@@ -9,8 +8,9 @@ from typing import Any, NamedTuple
 
 from jaxrl.core.errors import UsageError, brief, is_installed, one_line, require
 from jaxrl.core.foreign_names import library_file
-from jaxrl.core.python_kinds import EnvConfig
+from jaxrl.core.python_kinds import config_of
 from jaxrl.core.registry import GYMNASIUM_NAME, is_maker, make_with, names, registered
+from jaxrl.core.types import PyTree
 
 CLASS_PATH = re.compile(r"[A-Za-z_]\w*(\.\w+)+")  # as RLlib reads a class from a text
 CLASS_TEXT = re.compile(r"<class '([\w.]+)'>")  # as a params.json prints one
@@ -36,7 +36,7 @@ class RegisteredMaker:
         return f"register_env({self.__name__!r}, ...)"
 
     def __call__(self, **args: Any) -> Any:
-        return self._create(EnvConfig(copy.deepcopy(args)))
+        return self._create(config_of(args))
 
 
 def named(env: Any) -> NamedEnv:
@@ -78,12 +78,17 @@ def named(env: Any) -> NamedEnv:
 
 def reason_against(env: Any, args: Mapping[str, Any]) -> str | None:
     """The reason why an environment does not take these arguments; None if it does."""
+    made = made_or_reason(env, args)
+    return made if isinstance(made, str) else None
+
+
+def made_or_reason(env: Any, args: Mapping[str, Any]) -> tuple[Any, PyTree] | str:
+    """(environment, its numbers), or the reason why it does not take these arguments."""
     try:
         with warnings.catch_warnings(action="ignore"):  # Gymnasium's, of old versions
-            make_with(env, dict(args))
+            return make_with(env, dict(args))
     except UsageError as error:
         return one_line(error)
-    return None
 
 
 def _of_class(env: Any) -> Any:
@@ -134,7 +139,7 @@ def _of_gymnasium(name: str) -> NamedEnv:
     """A name of Gymnasium's, or that of the next version which it still makes."""
     environments = library_file("RLlib")["environments"]
     stem, _, version = name.rpartition("-v")
-    for newer in range(int(version), int(version) + NEWER_VERSIONS):
+    for newer in range(int(version), int(version) + 1 + NEWER_VERSIONS):
         entry = environments.get(f"{stem}-v{newer}", {"env": f"gym:{stem}-v{newer}"})
         reason = reason_against(entry["env"], {})
         if reason is None:

@@ -117,11 +117,17 @@ def _inner(config: Any) -> dict[str, Any]:
     return _plain(config) if is_config else {}
 
 
-def with_names(values: Any) -> Any:
-    """Mappings, also within mappings, with strings as keys and with lists in place of arrays."""
+def with_names(values: Any, *, keeps_arrays: bool = False) -> Any:
+    """Mappings, also within mappings, with strings as keys and with lists in place of arrays.
+
+    Arrays below `env_config` stay, to be refused: an environment may compute with them.
+    """
     if isinstance(values, Mapping):
-        return {str(key): with_names(value) for key, value in values.items()}
-    return np.asarray(values).tolist() if is_array(values) else values
+        return {
+            str(key): with_names(value, keeps_arrays=keeps_arrays or key == "env_config")
+            for key, value in values.items()
+        }
+    return np.asarray(values).tolist() if is_array(values) and not keeps_arrays else values
 
 
 def is_experiments(values: Mapping[str, Any]) -> bool:

@@ -6,7 +6,8 @@ from typing import Any
 
 from jaxrl.core.errors import UsageError, brief
 from jaxrl.core.foreign_names import RESULTS, counterpart
-from jaxrl.rllib.context import Context
+from jaxrl.core.frozen import holds_array
+from jaxrl.rllib.context import NO_ARRAYS, Context
 from jaxrl.rllib.rows import Row, changes, first, given_of, harmless, taken
 from jaxrl.rllib.settings import TRAINING_RULES, Rule
 from jaxrl.run.results import ITERATIONS
@@ -54,7 +55,9 @@ def evaluation(values: Mapping[str, Any], context: Context) -> Iterator[Row]:
     read = given_of(values, "evaluation_config/explore")
     yield taken(read, evaluation_explore=bool(explore))
     args = inner.pop("evaluation_config/env_config", None)
-    if args:
+    if args and holds_array(args):
+        yield changes({"evaluation_config/env_config": args}, NO_ARRAYS)
+    elif args:
         yield taken({"evaluation_config/env_config": args}, evaluation_env_args=dict(args))
     if inner:
         yield harmless(inner, "training stays the same; the evaluation has the training's settings")

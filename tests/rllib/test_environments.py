@@ -1,6 +1,7 @@
 """Environments of RLlib's configurations: names, classes, registered functions, limits, agents."""
 
 import sys
+import threading
 from types import SimpleNamespace
 
 import gymnasium
@@ -11,6 +12,8 @@ import jaxrl
 from jaxrl import UsageError, from_rllib
 from jaxrl.core import registry as jaxrl_registry
 from jaxrl.core.errors import is_installed
+from jaxrl.core.python_kinds import ConfiguredMaker
+from jaxrl.rllib import env_names
 from jaxrl.rllib.rows import CHANGES, TAKEN
 
 OF_RAY = "ray.rllib.examples.envs.classes"
@@ -156,6 +159,78 @@ def test_the_real_register_env_is_found():
     registry.register_env("registered_in_a_test", lambda cfg: Numbered(cfg))
     config = {"env": "registered_in_a_test", "env_config": {"num_agents": 3}}
     assert dict(from_rllib(config).config.policies) == {"default_policy": ("0", "1", "2")}
+
+
+class Locked(Steps):
+    """Takes its settings out of its configuration, and counts its copies."""
+
+    made, closed = [], []
+
+    def __init__(self, config):
+        self.config = config
+        self.lock, self.sizes = config.pop("lock"), config["sizes"]
+        self.sizes.pop()
+        self.made.append(self)
+
+    def close(self):
+        self.closed.append(self)
+
+
+def test_settings_that_cannot_be_copied_reach_every_copy_of_an_environment(monkeypatch):
+    lock = threading.Lock()
+    settings = {"lock": lock, "sizes": [1, 2]}
+    registry = SimpleNamespace(
+        contains=lambda category, name: name == "locked", get=lambda category, name: Locked
+    )
+    module = SimpleNamespace(_global_registry=registry)
+    monkeypatch.setitem(sys.modules, "ray.tune.registry", module)
+    for env in (Locked, "locked"):
+        config = from_rllib({"env": env, "env_config": settings}).config
+        for _ in range(2):
+            made = ConfiguredMaker(Locked, "config")(**config.to_dict()["env_args"])
+            assert made.lock is lock and made.sizes == [1]
+    maker = from_rllib({"env": "locked", "env_config": settings}).config.env
+    assert maker(**settings).lock is maker(**settings).lock is lock
+    assert settings == {"lock": lock, "sizes": [1, 2]}
+
+
+def test_environments_that_are_made_to_be_asked_are_closed():
+    Locked.made.clear(), Locked.closed.clear()
+    arguments = {"lock": threading.Lock(), "sizes": [1, 2], "a": 1, "b": 2, "c": 3}
+    from_rllib({"env": Locked, "env_config": arguments})
+    assert set(map(id, Locked.made)) == set(map(id, Locked.closed))
+    # Twice with all arguments: to ask whether they fit, and to read the environment. Each time it
+    # is also made once to see whether it is one in Python.
+    assert len(Locked.made) == 4
+
+
+def test_as_many_newer_versions_are_tried_as_is_said(monkeypatch):
+    tried = []
+    monkeypatch.setattr(
+        "jaxrl.rllib.env_names.reason_against", lambda env, args: tried.append(env) or "no"
+    )
+    assert env_names.named("Nope-v3").env == "gym:Nope-v3"
+    assert tried == [f"gym:Nope-v{version}" for version in range(3, 4 + env_names.NEWER_VERSIONS)]
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"map": np.zeros((2, 2))},
+        {"maps": [np.zeros(2)]},
+        {"map": {"deep": np.zeros(2)}},
+        {"map": {"grid_search": [np.zeros(2), np.ones(2)]}},
+    ],
+)
+def test_arrays_are_no_arguments_of_environments(config):
+    why = "(an array, which a run's files do not hold: give a file's path, or a list)"
+    assert why in refused({"env": Steps, "env_config": config})
+    evaluation = {"evaluation_interval": 1, "evaluation_config": {"env_config": config}}
+    if "grid_search" not in str(config):
+        assert why in refused({"env": Steps, **evaluation})
+    numbers = {"size": np.float32(2), "count": np.int64(3)}
+    found = from_rllib({"env": Steps, "env_config": numbers}).config
+    assert dict(found.env_args) == {"size": 2.0, "count": 3}
 
 
 # Limits of time
