@@ -4,17 +4,21 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from jaxrl.core.errors import UsageError, brief
-from jaxrl.core.fields import field_values
+from jaxrl.core.fields import field_names, field_values
 from jaxrl.core.foreign_names import RESULTS, counterpart
 from jaxrl.rllib.context import ENV_KEYS
 from jaxrl.rllib.form import NESTED
 from jaxrl.rllib.policies import POLICY_KEYS
 from jaxrl.rllib.rows import CHANGES, Row, changes, given_of, harmless, taken
+from jaxrl.run.settings import RunSettings
+from jaxrl.sweeps.options import TRIAL_SETTINGS
 from jaxrl.sweeps.population_based_training import PopulationBasedTraining
 from jaxrl.sweeps.space import DRAWS, Draw, Grid, choice, grid_search, values_of
 
 KEYS = ("num_samples", "scheduler", "metric", "mode")  # of Tune's, which a sweep has too
 SIZES = ("num_envs", "rollout_length")  # settings that decide on each other
+OF_TRIALS = (*TRIAL_SETTINGS, "stop", "devices")  # settings of a run that a sweep takes
+OF_ONE_RUN = frozenset(field_names(RunSettings)).difference(OF_TRIALS)
 HALVING = {  # Tune's schedulers that drop trials at rungs, and where each has its factor
     "AsyncHyperBandScheduler": "_reduction_factor",
     "ASHAScheduler": "_reduction_factor",
@@ -199,12 +203,40 @@ def with_limits(values: Mapping[str, Any]) -> dict[str, Any]:
     return {**values, f"stop/{name}": min(limit, least) if is_number else least}
 
 
-def noted(row: Row, searches: Searches) -> Row:
-    """A row that says so where its value is the first of several."""
-    if row.kind == CHANGES or searches.kinds.keys().isdisjoint(row.entries):
+def noted(row: Row, searches: Mapping[str, Any], tried: Mapping[str, Any]) -> Row:
+    """A row that says so where its value is the first of several.
+
+    Args:
+        searches: several values by path.
+        tried: those of them that are not to be ignored.
+    """
+    if row.kind == CHANGES or searches.keys().isdisjoint(row.entries):
         return row
-    several = "the first of several, which jaxrl.sweep tries"
+    is_tried = not tried.keys().isdisjoint(row.entries)
+    several = "the first of several" + (", which jaxrl.sweep tries" if is_tried else "")
     return row._replace(why="; ".join(filter(None, (row.why, several))))
+
+
+def of_a_sweep(row: Row) -> Row:
+    """The row of a configuration that several trials are trained by.
+
+    Settings of one run that no sweep takes are not taken over, and the row says so.
+    """
+    left = sorted(OF_ONE_RUN.intersection(row.settings))
+    if not left:
+        return row
+    if left == ["checkpoint_at_end"]:
+        return harmless(row.entries, "a sweep writes a checkpoint at the end of each trial")
+    return changes(row.entries, f"{', '.join(left)}: a setting of one run, which no sweep takes")
+
+
+def check_for_a_sweep(settings: Mapping[str, Any]) -> None:
+    """Refuses settings of one run, which a sweep of several would leave out."""
+    for name, value in settings.items():
+        if name in OF_ONE_RUN:
+            raise UsageError(
+                f"{name}={brief(value)} is a setting of one run, which no sweep takes: leave it out"
+            )
 
 
 def _translated(path: str, kind: Grid | Draw, base: Any, read: Read) -> dict[str, Grid | Draw]:

@@ -112,7 +112,7 @@ def _iteration(key: str, least: int | None, steps: int) -> Row:
         return harmless({key: least}, "an iteration is one batch, which has as many")
     why = (
         f"an iteration is one batch of {steps} steps here, and of at least {least} in RLlib: what "
-        "counts iterations (stop, evaluation_interval, checkpoint_frequency) comes sooner"
+        "counts iterations (stop, evaluation_interval, checkpoint_frequency) comes earlier"
     )
     return changes({key: least}, why)
 
@@ -274,7 +274,8 @@ def counting(values: Values, context: Context) -> Iterator[Row]:
 def callbacks(values: Values, context: Context) -> Iterator[Row]:
     """This library's are taken over; RLlib's own base classes do nothing."""
     for key, value in values.items():
-        if is_of(EpisodeCallbacks, value):
+        several = value if isinstance(value, list | tuple) else [value]
+        if several and all(is_of(EpisodeCallbacks, part) for part in several):
             yield taken({key: value}, callbacks=value)
             continue
         name = getattr(value, "__name__", str(value))

@@ -23,7 +23,6 @@ from jaxrl.rollout.policy_map import resolve_policies
 from jaxrl.run.results import ITERATIONS
 from jaxrl.run.settings import RunSettings
 from jaxrl.run.trainer import Trainer
-from jaxrl.sweeps.options import TRIAL_SETTINGS
 from jaxrl.sweeps.results import Sweep
 from jaxrl.sweeps.sweep import sweep
 
@@ -57,12 +56,31 @@ class Translation:
     def __str__(self) -> str:
         return table(self.rows, DEFAULTS)
 
+    @property
+    def tried(self) -> list[str]:
+        """The settings of which a sweep tries several values."""
+        seeds = self.sweep_settings.get("seeds")
+        return [*self.space, *(["seed"] if isinstance(seeds, list) else [])]
+
     def trainer(self, **run_settings: Any) -> Trainer:
-        """A `Trainer` of it; settings given here win over its own."""
+        """A `Trainer` of it; settings given here win over its own.
+
+        Raises:
+            UsageError: the configuration tries several values, of which one run has the first.
+        """
+        if self.tried:
+            raise UsageError(
+                f"the configuration tries {', '.join(self.tried)}: use .sweep(), or give one value"
+            )
         return Trainer(self.config, **{**self.run_settings, **run_settings})
 
     def sweep(self, **sweep_settings: Any) -> Sweep:
-        """Trains what it tries, by `jaxrl.sweep`; settings given here win over its own."""
+        """Trains what it tries, by `jaxrl.sweep`; settings given here win over its own.
+
+        Raises:
+            UsageError: it has settings of one run, which no sweep takes.
+        """
+        searching.check_for_a_sweep(without(self.run_settings, ("checkpoint_at_end",)))
         return sweep(self.config, self.space, **{**self.sweep_settings, **sweep_settings})
 
 
@@ -77,7 +95,8 @@ def from_rllib(config: Any, *, ignore: Iterable[str] = (), **settings: Any) -> T
         config: RLlib's `PPOConfig`; a dict of its settings, by old or new names; the arguments of
             `tune.run` or `tune.Tuner`; or the path of a JSON or YAML file of these (FILE#NAME for
             one of several experiments), or of a result's folder.
-        ignore: keys that have no counterpart and change the result, to leave out all the same.
+        ignore: keys that have no counterpart and change the result, to leave out all the same; of
+            a key with several values the first is taken.
         **settings: of `PPOConfig` and `Trainer`, which win. `stop` may have RLlib's names, too.
 
     Raises:
@@ -85,10 +104,11 @@ def from_rllib(config: Any, *, ignore: Iterable[str] = (), **settings: Any) -> T
     """
     settings_beside = _checked_names(settings)
     config = read_file(config) if isinstance(config, str | Path) else config
-    values = searching.with_limits(form.flat(config))
+    values = form.flat(config)
     if "stop" in settings_beside:
         _, values = _parted(values, ("stop",))
         values |= form.flat({"stop": settings_beside.pop("stop")})
+    values = searching.with_limits(values)
     searches = searching.read_searches(values, settings_beside)
     values = searching.without_searches(values, searches)
     of_tune, values = _parted(values, searching.KEYS)
@@ -106,14 +126,19 @@ def from_rllib(config: Any, *, ignore: Iterable[str] = (), **settings: Any) -> T
         return _translation(rows, settings_beside, {}, {})
 
     rows = [*searches.rows, *rows_with({})]
-    rows = [searching.noted(_answered(row, settings_beside), searches) for row in rows]
+    rows = [_answered(row, settings_beside) for row in rows]
     paths = {key for row in rows for key in row.entries}
-    ignore = _checked_ignore(ignore, {*paths, *values, *of_tune})
+    ignore = _checked_ignore(ignore, {*paths, *values, *of_tune, *searches.kinds})
+    kinds = _without_ignored(searches.kinds, ignore)
+    rows = [searching.noted(row, searches.kinds, kinds) for row in rows]
     _refuse(rows, ignore)
     space_of = lambda kinds: searching.space_of(kinds, translate, settings_beside)
-    space = space_of(searches.kinds)
+    space = space_of(kinds)
     sweep_settings, of_sweep = searching.sweep_settings(of_tune, space, space_of)
-    _refuse(of_sweep, ignore)
+    if space:
+        searching.check_for_a_sweep(settings_beside)
+        rows = [searching.of_a_sweep(row) for row in rows]
+    _refuse([*rows, *of_sweep], ignore)
     space.pop("seed", None)
     return _translation([*rows, *of_sweep], settings_beside, space, sweep_settings)
 
@@ -267,11 +292,20 @@ def _checked_ignore(ignore: Any, paths: set[str]) -> list[str]:
     return ignore
 
 
+def _without_ignored(kinds: Mapping[str, Any], ignore: list[str]) -> dict[str, Any]:
+    """The searches that are tried; of one to ignore the first value is taken."""
+    tried = {}
+    for path, kind in kinds.items():
+        if not _is_ignored(path, ignore):
+            tried[path] = kind
+    return tried
+
+
 def _refuse(rows: list[Row], ignore: list[str]) -> None:
     """Refuses what changes the result and is not to be ignored."""
     names, reasons = [], []
     for row in rows:
-        is_ignored = any(is_named(key, name) for key in row.entries for name in ignore)
+        is_ignored = any(_is_ignored(key, ignore) for key in row.entries)
         if row.kind == CHANGES and not is_ignored:
             names.append(next(iter(row.entries)))
             reasons.append(f"{shown(row.entries)} ({row.why})")
@@ -280,6 +314,10 @@ def _refuse(rows: list[Row], ignore: list[str]) -> None:
             f"no counterpart, and it changes the result: {'; '.join(reasons)}; "
             f"to leave it out: ignore={names}, or --ignore {' '.join(names)}"
         )
+
+
+def _is_ignored(path: str, ignore: list[str]) -> bool:
+    return any(is_named(path, name) for name in ignore)
 
 
 def is_named(path: str, name: str) -> bool:
@@ -333,5 +371,5 @@ def _translation(
     if settings_beside:
         rows.append(taken(dict(settings_beside), "given beside it, and wins", **settings_beside))
     RunSettings(**run)
-    trials = {name: value for name, value in run.items() if name in (*TRIAL_SETTINGS, "stop")}
+    trials = only(run, searching.OF_TRIALS)
     return Translation(config, run, space, {**trials, **sweep_settings}, tuple(rows))

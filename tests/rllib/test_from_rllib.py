@@ -1015,7 +1015,10 @@ def test_schedulers_that_drop_trials_halve_and_populations_are_populations():
     assert from_rllib(limited).config.total_env_steps == 7 * 4000
     fewer = {**limited, "stop": {"training_iteration": 5}}
     assert from_rllib(fewer).config.total_env_steps == 5 * 4000
-    assert from_rllib(limited, stop={"time_total_s": 9}).config.total_env_steps == 1_000_000
+    timed = from_rllib(limited, stop={"time_total_s": 9})
+    assert timed.config.total_env_steps == 7 * 4000
+    assert timed.run_settings == {"stop": {"time_total_s": 9}}
+    assert from_rllib(fewer, stop={"training_iteration": 9}).config.total_env_steps == 7 * 4000
     by_time = trained_by("HyperBandScheduler", _eta=3, _max_t_attr=60, _time_attr="time_total_s")
     assert from_rllib(by_time).run_settings == {"stop": {"time_total_s": 60}}
     named = trained_by("HyperBandScheduler", _eta=3, _metric="episode_reward_mean", _mode="max")

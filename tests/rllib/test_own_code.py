@@ -27,6 +27,11 @@ class Net(nn.Module):
 def test_callbacks_of_this_library_are_taken_over(callbacks):
     config = jaxrl.from_rllib({**CARTPOLE, "callbacks": callbacks}).config
     assert config.callbacks == (callbacks,)
+    for several in ([callbacks], (callbacks, Metrics)):
+        config = jaxrl.from_rllib({**CARTPOLE, "callbacks": several}).config
+        assert config.callbacks == tuple(several)
+    with pytest.raises(UsageError, match=r"takes a jaxrl\.Callbacks"):
+        jaxrl.from_rllib({**CARTPOLE, "callbacks": [callbacks, int]})
 
 
 def test_a_flax_module_is_a_custom_model_as_a_class_with_its_arguments_or_made():
@@ -83,3 +88,47 @@ def test_a_translation_trains_what_it_tries_as_a_sweep(monkeypatch):
     ((args, settings),) = calls
     assert args == (translation.config, translation.space)
     assert settings == {"seeds": 3, "quiet": True}
+
+
+TRIED = {**CARTPOLE, "lr": {"grid_search": [1e-4, 1e-3]}}
+
+
+def test_several_values_are_no_single_training_unless_one_is_chosen():
+    with pytest.raises(UsageError, match=r"tries lr: use \.sweep\(\), or give one value"):
+        jaxrl.from_rllib(TRIED).trainer()
+    with pytest.raises(UsageError, match="tries seed: use"):
+        jaxrl.from_rllib({**CARTPOLE, "seed": {"grid_search": [1, 2]}}).trainer()
+    given = jaxrl.from_rllib(TRIED, lr=5e-4)
+    first = jaxrl.from_rllib(TRIED, ignore=["lr"])
+    assert (given.tried, given.config.lr) == ([], 5e-4)
+    assert (first.tried, first.config.lr, first.run_settings) == ([], 1e-4, {})
+    assert "the first of several" in str(first) and "jaxrl.sweep tries" not in str(first)
+    with first.trainer(run_dir=None, quiet=True) as trainer:
+        assert trainer.config.lr == 1e-4
+
+
+def test_settings_of_one_run_are_refused_in_a_sweep_or_said_to_be_left_out(monkeypatch):
+    def refused(config, **settings):
+        with pytest.raises(UsageError) as error:
+            jaxrl.from_rllib(config, **settings)
+        return str(error.value)
+
+    reason = "a setting of one run, which no sweep takes"
+    assert f"output='data' (output: {reason})" in refused({**TRIED, "output": "data"})
+    ranked = {"config": TRIED, "checkpoint_score_attr": "episode_len_mean"}
+    assert f"(checkpoint_score_attribute: {reason})" in refused(ranked)
+    assert f"output='data' is {reason}: leave it out" in refused(TRIED, output="data")
+    assert jaxrl.from_rllib(TRIED, devices=1).sweep_settings == {"devices": 1}
+    ignored = jaxrl.from_rllib({**TRIED, "output": "data"}, ignore=["output"])
+    assert ignored.run_settings == {} and "no counterpart, changes the result" in str(ignored)
+    ending = jaxrl.from_rllib({"config": TRIED, "checkpoint_at_end": True})
+    assert ending.run_settings == {}
+    assert "a sweep writes a checkpoint" in str(ending)
+
+    calls = []
+    monkeypatch.setattr("jaxrl.rllib.translation.sweep", lambda *args, **kw: calls.append(kw))
+    repeated = {"config": CARTPOLE, "num_samples": 2, "checkpoint_at_end": True}
+    jaxrl.from_rllib(repeated).sweep()
+    assert calls == [{"seeds": 2}]
+    with pytest.raises(UsageError, match="output='data' is a setting of one run"):
+        jaxrl.from_rllib({**repeated, "config": {**CARTPOLE, "output": "data"}}).sweep()
