@@ -321,11 +321,12 @@ def words_of(line):
 def walked(tmp_path_factory):
     """{step: what its cell left behind}, after all cells have run in their order."""
     namespace, after = {"__name__": "__tutorial__", "MyModel": MyModel}, {}
+    folder = tmp_path_factory.mktemp("tutorial")
     with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(tmp_path_factory.mktemp("tutorial"))
+        patch.chdir(folder)
         for step, cell in CELLS.items():
             exec(compile(cell, step, "exec"), namespace)
-            after[step] = SimpleNamespace(**namespace)
+            after[step] = SimpleNamespace(**namespace, working_folder=folder)
     return after
 
 
@@ -354,7 +355,7 @@ def test_a_grid_search_of_the_tutorial_is_a_sweep_whose_best_trial_has_a_checkpo
     best = walked["the best checkpoint"]
     trials = [outcome.trial for outcome in best.analysis.outcomes]
     assert [dict(trial.settings)["lr"] for trial in trials] == [0.0001, 0.5]
-    assert (Path(best.best_checkpoint) / "checkpoints").is_dir()
+    assert (best.working_folder / best.best_checkpoint / "checkpoints").is_dir()
 
 
 @pytest.mark.long
