@@ -216,10 +216,12 @@ class Loop:
             iteration = Iteration(numbers, steps, keys, returns[g])
             update = each_policy(functools.partial(self.learn_policy, learner_spec), (0, 1, 0))
             learners[g], returns[g], metrics[g] = update(learners[g], trajectory, iteration)
-            for name, (reduce, number) in logged.items():
-                metrics[g][name] = reduced_over_axis(number, reduce, axis_name)
             if not (spec.always_active or spec.waits):
                 metrics[g] |= undeclared_waits(spec, rollout, g, axis_name)
+            for name, entry in logged.items():
+                if name in metrics[g]:
+                    raise UsageError(f"{name!r} of {entry.source} is a number of the result itself")
+                metrics[g][name] = reduced_over_axis(entry.value, entry.reduce, axis_name)
         ended = rollout.reached, rollout.episode_done, rollout.hist_data
         window, episodes = report(runner.window, *ended, axis_name, spec.grouping.places)
         learners, num_updates = tuple(learners), runner.num_updates + 1

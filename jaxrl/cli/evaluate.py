@@ -21,7 +21,7 @@ from jaxrl.run.command_line import command, program
 from jaxrl.run.devices import compile_cache
 from jaxrl.run.devices.mesh import start_jax
 from jaxrl.run.logging.console import print_answer, spread
-from jaxrl.run.results import Result
+from jaxrl.run.results import Result, flatten
 from jaxrl.run.storage import runs
 from jaxrl.run.storage.checkpoint import is_checkpoint, open_found, read_facts, run_path
 from jaxrl.run.storage.config_file import untrusted_callbacks
@@ -167,13 +167,10 @@ def report(result: Result, run: str, options: EvaluateOptions) -> str:
     if len(episodes["agent_episode_returns_mean"]) > 1:
         for agent, value in episodes["agent_episode_returns_mean"].items():
             lines.append((agent, f"{value:10.2f}"))
-    names = [
-        name.removesuffix("_mean") for name in episodes["custom_metrics"] if name.endswith("_mean")
-    ]
+    metrics = dict(flatten(episodes["custom_metrics"]))
+    names = [name.removesuffix("_mean") for name in metrics if name.endswith("_mean")]
     for name in names:
-        mean, least, greatest = (
-            episodes["custom_metrics"][f"{name}_{part}"] for part in ("mean", "min", "max")
-        )
+        mean, least, greatest = (metrics[f"{name}_{part}"] for part in ("mean", "min", "max"))
         lines.append((name, f"{mean:10.2f}  (from {least:.2f} to {greatest:.2f})"))
     for name, value in episodes.get("task", {}).items():
         lines.append((name, f"{value:10.4g}  (mean of what was drawn)"))

@@ -2,12 +2,13 @@
 
 import math
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from typing import Any
 
 import numpy as np
 
 from jaxrl.core.errors import UsageError, brief, unknown_name
+from jaxrl.core.fields import as_count, as_number, count, number
 
 REDUCTIONS = ("mean", "ema", "min", "max", "sum", "lifetime_sum", "item")
 DEFAULT_EMA_COEFF = 0.01
@@ -78,11 +79,12 @@ def metric_of(reduce: Any, window: Any, ema_coeff: Any, clear_on_reduce: bool | 
     Raises:
         UsageError: there is no such reduction, or settings that exclude each other.
     """
-    if window is not None and (window == math.inf or int(window) != window or window < 1):
-        if window != math.inf:
-            raise UsageError(f"window={brief(window)} must be an integer of at least 1")
+    window, ema_coeff = as_count(window), as_number(ema_coeff)
+    if window == math.inf:
         window, clear_on_reduce = None, True
         reduce = reduce or "mean"
+    count(optional=True)("window", window)
+    number(0, 1, optional=True)("ema_coeff", ema_coeff)
     if reduce is None:
         reduce = "ema" if window is None and not clear_on_reduce else "mean"
     if reduce == "mean" and window is None and (ema_coeff is not None or clear_on_reduce is False):
@@ -230,22 +232,46 @@ def path_of(key: Any) -> Path:
 
 def nested(metrics: Mapping[Path, Any]) -> dict[str, Any]:
     """The values of metrics as a tree; without those that have none."""
+    values = {path: metric.value() for path, metric in metrics.items()}
+    return tree_of({path: value for path, value in values.items() if value is not None})
+
+
+def tree_of(values: Mapping[Path, Any]) -> dict[str, Any]:
+    """A tree with each value at its path.
+
+    Raises:
+        UsageError: a path lies under another one.
+    """
     tree: dict[str, Any] = {}
-    for path, metric in metrics.items():
-        value = metric.value()
-        if value is not None:
-            group = tree
-            for part in path[:-1]:
-                group = group.setdefault(part, {})
-            group[path[-1]] = value
+    for path, value in values.items():
+        for part in reversed(path):
+            value = {part: value}
+        merge(tree, value, "a hook")
     return tree
 
 
-def merge(result: dict[str, Any], values: Mapping[str, Any]) -> None:
-    """Puts values into a result tree, in place of those of the same names."""
+def merge(
+    result: dict[str, Any],
+    values: Mapping[str, Any],
+    source: str,
+    replaced: Container[str] = (),
+    above: str = "",
+) -> None:
+    """Adds values to a result tree.
+
+    Args:
+        source: the hook that they are of.
+        replaced: paths of numbers whose place they may take.
+        above: the path of `result` in a larger tree, with "/" at its end.
+
+    Raises:
+        UsageError: the result has a number of that name, or a group of numbers in place of one.
+    """
     for name, value in values.items():
-        held = result.get(name)
-        if isinstance(value, Mapping) and isinstance(held, dict):
-            merge(held, value)
-        else:
+        path, is_group = f"{above}{name}", isinstance(value, Mapping)
+        if is_group and isinstance(result.setdefault(name, {}), dict):
+            merge(result[name], value, source, replaced, f"{path}/")
+        elif not is_group and (name not in result or path in replaced):
             result[name] = value
+        else:
+            raise UsageError(f"{source} logs {path!r}, which the result has already: rename it")

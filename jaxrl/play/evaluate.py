@@ -41,15 +41,15 @@ def summary_of_episodes(algorithm: Algorithm, batches: Iterable[PlayedBatch]) ->
     num_cut_steps = sum(int((~batch.done).sum()) * batch.num_steps for batch in batches)
     returns, lengths = episode_returns(played)[done], played.length[done].astype(np.int64)
     summary = jax.tree.map(np.asarray, _summarise(played, done, algorithm.grouping.places))
-    result = {**episode_results(algorithm, summary)}
+    counts: Result = {}
     if done.any():
-        result["episode_return_std"] = float(returns.std())
-        result["episode_len_std"] = float(lengths.std())
-    result["num_episodes"] = len(lengths)
+        counts["episode_return_std"] = float(returns.std())
+        counts["episode_len_std"] = float(lengths.std())
+    counts["num_episodes"] = len(lengths)
     if not done.all():
-        result["num_episodes_cut"] = int((~done).sum())
-    result["num_env_steps_sampled"] = int(lengths.sum()) + num_cut_steps
-    return result
+        counts["num_episodes_cut"] = int((~done).sum())
+    counts["num_env_steps_sampled"] = int(lengths.sum()) + num_cut_steps
+    return episode_results(algorithm, summary, counts)
 
 
 def evaluate_and_record(

@@ -25,17 +25,20 @@ from jaxrl.rollout.hook_contract import (
     NEXT_OBS,
     TRACED_HOOKS,
     TRAJECTORY_HOOKS,
+    HookNumber,
     alike,
     arrays,
     call_traced,
     check_hooks,
     class_name,
+    given_twice,
     names,
     scalar,
     takes_an_object,
+    together,
 )
 
-Logged = dict[str, tuple[str, jax.Array]]  # {name: (its reduction, the number)}
+Logged = dict[str, HookNumber]
 
 
 @dataclass(frozen=True)
@@ -230,7 +233,7 @@ def postprocess(
         logged.append({})
         for callback, hook in hooks:
             trajectory, numbers = _postprocessed(callback, hook, policy, trajectory)
-            logged[-1] |= numbers
+            logged[-1] = together(logged[-1], numbers)
         rewritten.append(trajectory)
     if len({frozenset(numbers) for numbers in logged}) > 1:
         raise UsageError(
@@ -238,8 +241,8 @@ def postprocess(
             "names for all of them"
         )
     stacked = {
-        name: (reduce, jnp.stack([numbers[name][1] for numbers in logged]))
-        for name, (reduce, _) in logged[0].items()
+        name: number._replace(value=jnp.stack([numbers[name].value for numbers in logged]))
+        for name, number in logged[0].items()
     }
     return jax.tree.map(lambda *leaves: jnp.stack(leaves, axis=1), *rewritten), stacked
 
@@ -259,7 +262,8 @@ def _postprocessed(
     values = {"policy": policy, **same, "result": result, NEXT_OBS: trajectory.next_obs}
     after, logged = _logging_call(callback, hook, **values)
     source = f"{hook} of {class_name(callback)}"
-    logged |= {name: ("mean", scalar(source, name, value)) for name, value in result.items()}
+    put = {name: _number(source, "mean", name, value) for name, value in result.items()}
+    logged = together(logged, put)
     if after is None and hook != TRAJECTORY_HOOKS[0]:
         return trajectory, logged
     return alike(callback, hook, "trajectory", trajectory, after), logged
@@ -282,7 +286,7 @@ class TracedCallbacks(Feature):
         if not callbacks:
             return None
 
-        reductions: dict[str, str] = {}
+        reductions: list[tuple[str, str]] = []
 
         def custom_metrics(key):
             state, action, raw = any_step(env, env_params, key)
@@ -292,12 +296,11 @@ class TracedCallbacks(Feature):
             data = start_data(callbacks, env, state, env_params)
             step = EpisodeStep.of(env, env_params, action, raw)
             _, custom, hist_data = call_back(callbacks, data, step, reached, raw.state)
-            logged = {**custom, **hist_data}
-            reductions.update({name: reduce for name, (reduce, _) in logged.items() if reduce})
+            reductions[:] = _reductions(spec.metrics, custom, hist_data)
             return numbers_of(custom)
 
         metrics = tuple(jax.eval_shape(custom_metrics, shape_of_a_key()))
-        return cls(callbacks, metrics, tuple(reductions.items()), _ask_next_obs(callbacks, spec))
+        return cls(callbacks, metrics, tuple(reductions), _ask_next_obs(callbacks, spec))
 
     def start(self, spec: RolloutSpec, envs: EnvBatch, begin: Begin) -> PyTree:
         start = lambda state: start_data(self.callbacks, spec.env, state, begin.env_params)
@@ -326,8 +329,24 @@ class TracedCallbacks(Feature):
 
 
 def numbers_of(logged: Logged) -> dict[str, jax.Array]:
-    """The numbers without their reductions."""
-    return {name: number for name, (_, number) in logged.items()}
+    """The numbers alone."""
+    return {name: number.value for name, number in logged.items()}
+
+
+def _reductions(env_metrics: tuple[str, ...], custom: Logged, hist_data: Logged) -> list:
+    """(name, reduction) of what is logged, which results hold by its name alone.
+
+    Raises:
+        UsageError: it would be a number of episodes as well as one of steps.
+    """
+    of_env = HookNumber(jnp.nan, "", 'the environment\'s info["metrics"]')
+    of_episodes = {**dict.fromkeys(env_metrics, of_env), **custom}
+    for name, number in hist_data.items():
+        other = of_episodes.get(name)
+        if other is not None and (number.reduce or other.reduce):
+            raise given_twice(name, other, number)
+    numbers = (*of_episodes.items(), *hist_data.items())
+    return [(name, number.reduce) for name, number in numbers if number.reduce]
 
 
 def _ask_next_obs(callbacks: tuple, spec: RolloutSpec) -> bool:
@@ -356,7 +375,7 @@ def _after_step(
         if has_hook(callback, hook):
             changed, numbers = _logging_call(callback, hook, data=callback_data, step=step)
             callback_data = alike(callback, hook, "data", callback_data, changed)
-            logged |= numbers
+            logged = together(logged, numbers)
         after.append(callback_data)
     return tuple(after), logged
 
@@ -369,8 +388,7 @@ def _named_numbers(
     logged_before: Logged | None = None,
 ) -> Logged:
     """The numbers that all callbacks return or log in one hook, by their names."""
-    found = dict(logged_before or {})
-    owner = dict.fromkeys(found, LOGGER)
+    found = logged_before or {}
     for callback, callback_data in zip(callbacks, data, strict=True):
         values, logged = {}, {}
         if has_hook(callback, hook):
@@ -379,12 +397,14 @@ def _named_numbers(
         values = {} if values is None and logged else values
         if not isinstance(values, Mapping):
             raise UsageError(f"{source} must return {{name: number}}, not {brief(values)}")
-        numbers = {name: ("", scalar(source, name, value)) for name, value in values.items()}
-        for name, number in (*numbers.items(), *logged.items()):
-            if name in owner:
-                raise UsageError(f"{name!r} is given twice: by {owner[name]} and by {source}")
-            owner[name], found[name] = source, number
+        numbers = {name: _number(source, "", name, value) for name, value in values.items()}
+        found = together(found, numbers, logged)
     return found
+
+
+def _number(source: str, reduce: str, name: Any, value: Any) -> HookNumber:
+    """A number that a hook returns by its name."""
+    return HookNumber(scalar(source, name, value), reduce, source)
 
 
 def _logging_call(callback: Any, hook: str, **values: Any) -> tuple[Any, Logged]:

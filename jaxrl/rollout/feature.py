@@ -5,6 +5,7 @@
 over them run while a program is traced: without features there is nothing of them in it.
 """
 
+from collections.abc import Mapping
 from typing import Any, ClassVar, NamedTuple, Self
 
 import jax
@@ -115,9 +116,9 @@ class Feature:
 
     def learned(
         self, policies: tuple[PolicyId, ...], trajectory: PyTree
-    ) -> tuple[PyTree, dict[str, tuple[str, jax.Array]]]:
+    ) -> tuple[PyTree, Mapping[str, Any]]:
         """The trajectory of a group, [T, N, E, M, ...], as its policies learn from it.
 
-        And what is reported of it beside the algorithm's metrics, {name: (reduction, f32[N])}.
+        And what is reported of it beside the algorithm's metrics, {name: `HookNumber`} of f32[N].
         """
         return trajectory, {}

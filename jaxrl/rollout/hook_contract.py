@@ -56,6 +56,33 @@ OF_AN_EPISODE = HookForm((), ("episode", "trainer", "algorithm", LOGGER))
 ALL_HOOKS = {**TRACED_HOOKS, **HOST_HOOKS}
 
 
+class HookNumber(NamedTuple):
+    """A number that a traced hook returns or logs."""
+
+    value: jax.Array  # f32[]
+    reduce: str  # its reduction, if it was logged; else ""
+    source: str  # the hook, as errors call it
+
+
+def together(*parts: Mapping[str, HookNumber]) -> dict[str, HookNumber]:
+    """The numbers of several hooks.
+
+    Raises:
+        UsageError: two of them have one name.
+    """
+    found: dict[str, HookNumber] = {}
+    for part in parts:
+        for name, number in part.items():
+            if name in found:
+                raise given_twice(name, found[name], number)
+            found[name] = number
+    return found
+
+
+def given_twice(name: str, first: HookNumber, second: HookNumber) -> UsageError:
+    return UsageError(f"{name!r} is given twice: by {first.source} and by {second.source}")
+
+
 def takes_an_object(on_episode_end: Any) -> bool:
     """Returns whether it is the host's, called with keywords: (*, episode, ...)."""
     parameters = _parameters(on_episode_end)

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from jaxrl.core.errors import UsageError, unknown_name
 from jaxrl.core.metrics_logger import MetricsLogger
-from jaxrl.rollout.hook_contract import scalar
+from jaxrl.rollout.hook_contract import HookNumber, scalar
 
 REDUCTIONS = {"mean": jnp.mean, "min": jnp.min, "max": jnp.max, "sum": jnp.sum}
 
@@ -35,10 +35,10 @@ class TracedLogger(MetricsLogger):
         super().__init__()
         self.source = source
 
-    def numbers(self) -> dict[str, tuple[str, jax.Array]]:
-        """{name: (reduction, f32[])}."""
+    def numbers(self) -> dict[str, HookNumber]:
+        """The numbers f32[] by their names."""
         return {
-            "/".join(path): (metric.reduce, metric.value())
+            "/".join(path): HookNumber(metric.value(), metric.reduce, self.source)
             for path, metric in self._metrics.items()
         }
 

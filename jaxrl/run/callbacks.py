@@ -15,7 +15,7 @@ from jaxrl.models.policy_spec import PolicyWeights
 from jaxrl.rollout.episode_callbacks import EpisodeCallbacks, has_hook
 from jaxrl.rollout.hook_contract import EPISODE_HOOK, call_hook, class_name, form_of
 from jaxrl.run.hooks import Hook
-from jaxrl.run.results import Lifetime, Result, check_result
+from jaxrl.run.results import Lifetime, Result, check_result, flatten
 from jaxrl.run.settings import RunSettings
 
 if TYPE_CHECKING:
@@ -86,8 +86,9 @@ class Training(Protocol):
 
 
 LOGGED = "metrics_logger"  # the entry of what was logged in the state of callbacks
-OF_EACH, AT_THE_END, SAMPLED = "each", "end", "sampled"  # results that a hook's numbers go to
-LOGS = {"on_train_result": OF_EACH, "on_evaluate_end": AT_THE_END, EPISODE_HOOK: SAMPLED}
+# The results that a hook's numbers go to.
+LOGS = {"on_train_result": "each", "on_evaluate_end": "end", EPISODE_HOOK: "sampled"}
+AT_THE_END = ("on_evaluate_end", EPISODE_HOOK)  # called once for a chunk, of its last state
 
 
 class HostCallbacks(Hook):
@@ -104,6 +105,7 @@ class HostCallbacks(Hook):
         self.trainer, self.callbacks, self.is_last = trainer, tuple(callbacks), is_last
         self.have_ended = False  # whether one of them ended training
         self.loggers = {which: MetricsLogger() for which in LOGS.values()}
+        self.logged: set[str] = set()  # the paths of what they logged in the last result
 
     def call(self, hook: str, value: Any) -> None:
         """Calls a hook of all callbacks that have it with what it is about."""
@@ -124,25 +126,31 @@ class HostCallbacks(Hook):
         """Passes each result on; training ends with the first that is done."""
         for i, result in enumerate(results, start=1):
             self.call("on_train_result", result)
-            merge(result, self.loggers[OF_EACH].next_result())
-            if i == len(results):
-                self._add_logged(result)
             self.have_ended = bool(result["done"])
+            self.logged = set()
+            self._add_logged(result, "on_train_result")
+            if i == len(results):
+                self.look_at_the_end(result)
             result["done"] = self.have_ended or self.is_last(result)
             if result["done"]:
                 if i < len(results):  # then what was logged is of a state that does not count
-                    self._add_logged({})
+                    for hook in AT_THE_END:
+                        self.loggers[LOGS[hook]].next_result()
                 return i
         return len(results)
 
     def look_at_the_end(self, result: Result) -> None:
-        self._add_logged(result)
-
-    def _add_logged(self, result: Result) -> None:
         """Adds what was logged of the last state: in an evaluation, and in sampled episodes."""
-        merge(result, self.loggers[AT_THE_END].next_result())
-        sampled = self.loggers[SAMPLED].next_result()
-        merge(result, {"env_runners": sampled} if sampled else {})
+        for hook in AT_THE_END:
+            self._add_logged(result, hook)
+
+    def _add_logged(self, result: Result, hook: str) -> None:
+        """Adds what was logged in a hook; refuses a name that the result has from elsewhere."""
+        values = self.loggers[LOGS[hook]].next_result()
+        if hook == EPISODE_HOOK and values:
+            values = {"env_runners": values}
+        merge(result, values, hook, self.logged)
+        self.logged |= {path for path, _ in flatten(values)}
 
     @property
     def adds_to_each(self) -> bool:

@@ -41,14 +41,14 @@ def first_bad(results: list[Result], root_causes: Sequence[str] = ()) -> tuple[i
     order = {name: place for place, name in enumerate(root_causes)}
     for i, result in enumerate(results):
         for policy, numbers in result.get("learners", {}).items():
-            bad = [
-                name
-                for name, value in numbers.items()
+            bad = {
+                name: value
+                for name, value in flatten(numbers)
                 if isinstance(value, float) and not math.isfinite(value)
-            ]
+            }
             if bad:
                 name = min(bad, key=lambda name: order.get(name, len(order)))
-                return i, f"policy {policy!r}: {name} is {numbers[name]}"
+                return i, f"policy {policy!r}: {name} is {bad[name]}"
             if numbers.get(FINITE, 1.0) == 0.0:
                 return (
                     i,

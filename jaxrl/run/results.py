@@ -34,6 +34,8 @@ RETURN = "env_runners/episode_return_mean"
 ALL_MODULES = "__all_modules__"  # beside the policies that learn
 TRAINED = "num_module_steps_trained"
 TRAINED_LIFETIME = f"{TRAINED}_lifetime"
+NUM_PARAMETERS = "num_trainable_parameters"
+ADDED = (NUM_PARAMETERS, TRAINED_LIFETIME)  # to what a policy's update reports
 
 
 class UnknownResult(UsageError, KeyError):
@@ -184,8 +186,7 @@ def _result(algorithm: Algorithm, metrics: Metrics, seconds: float, lifetime: Li
 
 def _played(algorithm: Algorithm, metrics: Metrics, lifetime: Lifetime) -> Result:
     """The results of sampling in the environments."""
-    return {
-        **episode_results(algorithm, metrics.episodes.recent),
+    counts = {
         "num_episodes": int(metrics.episodes.iteration.count),
         "num_episodes_lifetime": lifetime.num_episodes,
         "num_env_steps_sampled": algorithm.num_env_steps,
@@ -193,15 +194,16 @@ def _played(algorithm: Algorithm, metrics: Metrics, lifetime: Lifetime) -> Resul
         **_agent_steps(algorithm.grouping, metrics.agent_steps.tolist(), lifetime),
         "this_iteration": episode_results(algorithm, metrics.episodes.iteration),
         **_opponents(algorithm, metrics),
-        **_histograms(algorithm, metrics.episodes.histograms),
     }
+    result = episode_results(algorithm, metrics.episodes.recent, counts)
+    return _with(result, _histograms(algorithm, metrics.episodes.histograms), "on_episode_step")
 
 
-def episode_results(algorithm: Algorithm, summary: Summary) -> Result:
-    """The results of finished episodes; empty before the first one."""
+def episode_results(algorithm: Algorithm, summary: Summary, counts: Result | None = None) -> Result:
+    """The results of finished episodes and, beside them, `counts`; before the first these alone."""
     count = int(summary.count)
     if count == 0:
-        return {}
+        return {**(counts or {})}
     grouping = algorithm.grouping
     agent_returns = on_host(summary.agent_returns, summary.agent_returns_lower) / count
     agents = dict(zip(grouping.agents, agent_returns.tolist(), strict=True))
@@ -210,21 +212,42 @@ def episode_results(algorithm: Algorithm, summary: Summary) -> Result:
         for name, spread in summary.custom_metrics.items()
         if name.startswith(TASK)
     }
-    return {
+    result = {
         **_spread("episode_return", summary.episode_return, count),
         **_spread("episode_len", summary.episode_len, count),
         **_agent_returns(grouping, agents),
         **_module_bounds(grouping, summary),
         "agent_steps": _mean_agent_steps(grouping, summary),
-        "custom_metrics": {
-            key: value
-            for name, spread in summary.custom_metrics.items()
-            if not name.startswith(TASK)
-            for key, value in _spread(name, spread, count).items()
-        },
+        "custom_metrics": _by_path(
+            {
+                key: value
+                for name, spread in summary.custom_metrics.items()
+                if not name.startswith(TASK)
+                for key, value in _spread(name, spread, count).items()
+            }
+        ),
         **({"task": task} if task else {}),
-        **_logged(algorithm, summary.custom_metrics, count),
+        **(counts or {}),
     }
+    return _with(result, _logged(algorithm, summary.custom_metrics, count), "on_episode_end")
+
+
+def _with(result: Result, values: Result, hook: str) -> Result:
+    """A result with the values of a hook; refuses names that it has already."""
+    if values:
+        from jaxrl.core.metrics_logger import merge
+
+        merge(result, values, hook)
+    return result
+
+
+def _by_path(values: Mapping[str, Any]) -> Result:
+    """A tree of values, of whose names "/" begins a deeper one."""
+    if not any("/" in name for name in values):
+        return dict(values)
+    from jaxrl.core.metrics_logger import path_of, tree_of
+
+    return tree_of({path_of(name): value for name, value in values.items()})
 
 
 def _logged(algorithm: Algorithm, numbers: Mapping[str, Spread | Histogram], count: int) -> Result:
@@ -237,7 +260,7 @@ def _logged(algorithm: Algorithm, numbers: Mapping[str, Spread | Histogram], cou
             total = float(on_host(values.sum, values.lower))
             bounds = {"min": float(values.min), "max": float(values.max)}
             result[name] = {"mean": total / count, "sum": total, **bounds}[reduce]
-    return result
+    return _by_path(result)
 
 
 def _opponents(algorithm: Algorithm, metrics: Metrics) -> Result:
@@ -354,19 +377,17 @@ def _by_policy(grouping: Grouping, agents: Mapping[AgentId, Any]) -> dict[Policy
 
 def _histograms(algorithm: Algorithm, histograms: Mapping[str, Histogram]) -> Result:
     """The histograms of this iteration's steps; empty where no callback gives values."""
-    stats = {
-        name: {
-            "mean": _mean(values, int(values.count)),
-            "min": float(values.min),
-            "max": float(values.max),
-            "counts": values.counts.tolist(),
-        }
-        for name, values in histograms.items()
-    }
-    if not stats:
+    if not histograms:
         return {}
+    stats: Result = {}
+    for name, values in histograms.items():
+        stats[f"{name}/mean"] = _mean(values, int(values.count))
+        stats[f"{name}/min"] = float(values.min)
+        stats[f"{name}/max"] = float(values.max)
+        stats[f"{name}/counts"] = values.counts.tolist()
     steps = int(next(iter(histograms.values())).count)
-    return {"hist_stats": stats, **_logged(algorithm, histograms, steps)}
+    logged = _logged(algorithm, histograms, steps)
+    return _with({"hist_stats": _by_path(stats)}, logged, "on_episode_step")
 
 
 def _spread(name: str, spread: Spread, count: int) -> dict[str, float]:
@@ -398,27 +419,26 @@ def _learners(
         algorithm.grouping.groups, algorithm.policy_specs, metrics, strict=True
     ):
         if values:
+            if taken := [name for name in ADDED if name in values]:
+                raise UsageError(f"{taken[0]!r} is a number of the result itself: log another name")
             size = num_parameters(policy_spec.model)
             for i, policy in enumerate(group.policies):
-                learners[policy] = {name: float(value[i]) for name, value in values.items()}
-                learners[policy]["num_trainable_parameters"] = size
+                learners[policy] = _by_path({name: float(of[i]) for name, of in values.items()})
+                learners[policy][NUM_PARAMETERS] = size
     if lifetime.num_module_steps_trained is not None:
         for policy, learner in learners.items():
             before = lifetime.num_module_steps_trained.get(policy, 0)
             if TRAINED in learner:
                 learner[TRAINED_LIFETIME] = before + int(learner[TRAINED])
         lifetime.num_module_steps_trained = _trained_so_far(learners)
-    totals = ("total_loss", TRAINED, TRAINED_LIFETIME, "num_trainable_parameters")
+    totals = ("total_loss", TRAINED, TRAINED_LIFETIME, NUM_PARAMETERS)
     together = {}
     for name in totals:
         summands = [learner[name] for learner in learners.values() if name in learner]
         if summands or (not learners and name != TRAINED_LIFETIME):
             together[name] = sum(summands)
-    steps = algorithm.num_env_steps
-    return {
-        **learners,
-        ALL_MODULES: {**together, "num_env_steps_trained": steps if learners else 0},
-    }
+    together["num_env_steps_trained"] = algorithm.num_env_steps if learners else 0
+    return {**learners, ALL_MODULES: together}
 
 
 def flatten(result: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -460,12 +480,10 @@ def result_names(
     if session is not None:
         session.stamp([result], now=0.0)
     if evaluated:
-        episodes = episode_results(
-            algorithm, jax.tree.map(lambda leaf: leaf[0], ones.episodes.iteration)
-        )
-        spread = {"episode_return_std": 0.0, "episode_len_std": 0.0}
-        counts = {"num_episodes": 1, "num_env_steps_sampled": 1}
-        result["evaluation"] = {"env_runners": {**episodes, **spread, **counts}}
+        summary = jax.tree.map(lambda leaf: leaf[0], ones.episodes.iteration)
+        counts = dict.fromkeys(("num_episodes", "num_env_steps_sampled"), 1)
+        counts |= {"episode_return_std": 0.0, "episode_len_std": 0.0}
+        result["evaluation"] = {"env_runners": episode_results(algorithm, summary, counts)}
         result["timers"]["evaluation"] = 0.0
     return [name for name, value in flatten(result) if not isinstance(value, list | str)]
 

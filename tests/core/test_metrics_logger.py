@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from jaxrl import UsageError
-from jaxrl.core.metrics_logger import MetricsLogger, UnknownMetric, merge
-from tests.messages import refused
+from jaxrl.core.metrics_logger import MetricsLogger, UnknownMetric, merge, tree_of
+from tests.messages import refused, refused_by
 
 
 def logged(values, **settings):
@@ -84,10 +84,52 @@ def test_what_counts_later_is_restored_from_json():
     assert again.next_result() == logger.next_result() == {"x": 3.5, "y": 1.5}
 
 
-def test_values_take_the_place_of_those_of_the_same_name_in_a_result():
+def test_values_are_added_to_a_result_and_take_the_place_of_those_that_hooks_logged():
     result = {"a": {"b": 1, "c": 2}, "d": 3}
-    merge(result, {"a": {"b": 5}, "e": {"f": 6}})
+    merge(result, {"a": {"b": 5}, "e": {"f": 6}}, "on_train_result", replaced={"a/b"})
     assert result == {"a": {"b": 5, "c": 2}, "d": 3, "e": {"f": 6}}
+
+
+def added(values):
+    merge({"a": {"b": 1}, "d": 3}, values, "on_train_result")
+
+
+test_a_name_that_a_result_has_is_refused_with_its_hook = refused_by(
+    added,
+    [
+        ({"a": {"b": 5}}, "on_train_result logs 'a/b', which the result has already"),
+        ({"a": 5}, "on_train_result logs 'a', which"),
+        ({"d": {"e": 5}}, "on_train_result logs 'd', which"),
+    ],
+)
+
+
+def test_paths_become_a_tree_in_which_none_lies_under_another():
+    tree = tree_of({("a", "b"): 1, ("c",): 2, ("a", "d"): 3})
+    assert tree == {"a": {"b": 1, "d": 3}, "c": 2}
+    for paths in ([("a",), ("a", "b")], [("a", "b"), ("a",)]):
+        with pytest.raises(UsageError, match="logs 'a', which the result has already"):
+            tree_of(dict.fromkeys(paths, 1))
+
+
+@pytest.mark.parametrize("window", [2.0, np.float32(2), np.array([2])], ids=str)
+def test_a_window_may_be_a_whole_number_of_another_type(window):
+    assert logged([[1, 3, 5]], window=window) == [4.0]
+
+
+test_settings_that_are_no_numbers_in_their_range_are_refused_in_one_line = refused_by(
+    lambda settings: MetricsLogger().log_value("x", 1, **settings),
+    [
+        ({"window": "abc"}, "window='abc' must be an integer of at least 1 or None"),
+        ({"window": math.nan}, "window=nan must be an integer of at least 1"),
+        ({"window": -math.inf}, "window=-inf must be an integer of at least 1"),
+        ({"window": 2.5}, r"window=2\.5 must be an integer of at least 1"),
+        ({"window": True}, "window=True must be an integer of at least 1"),
+        ({"ema_coeff": "x"}, r"ema_coeff='x' must be a number in \[0, 1\]"),
+        ({"ema_coeff": 5}, r"ema_coeff=5 must be a number in \[0, 1\]"),
+        ({"ema_coeff": math.nan}, r"ema_coeff=nan must be a number in \[0, 1\]"),
+    ],
+)
 
 
 test_what_means_nothing_is_refused_in_one_line = refused(

@@ -19,6 +19,7 @@ from jaxrl.rollout.episode_callbacks import EpisodeCallbacks, postprocess, trace
 from jaxrl.rollout.episode_stats import histogram
 from jaxrl.rollout.steps import Steps
 from jaxrl.run.results import lookup
+from jaxrl.run.stopping import met
 from scripts.arena_callbacks import ArenaMetrics, Curiosity, RewardScale
 from tests.algorithms.reinforce import ReinforceConfig
 from tests.messages import refused_by
@@ -255,10 +256,12 @@ class Shaped(EpisodeCallbacks):
 
     def on_episode_step(self, data, step, metrics_logger):
         metrics_logger.log_value("reward", step.reward[0], reduce="max")
+        metrics_logger.log_value(("group", "two"), 2, reduce="sum")
         return data
 
     def on_episode_end(self, data, episode, metrics_logger):
         metrics_logger.log_value("length", episode.length)
+        metrics_logger.log_value("group/length", episode.length)
         return {"new_fields_discovered": jnp.float32(-7)}
 
     def on_postprocess_trajectory(self, policy, trajectory, next_obs, metrics_logger):
@@ -270,6 +273,7 @@ class Shaped(EpisodeCallbacks):
 
     def on_learn_on_batch(self, *, policy, train_batch, result, **kwargs):
         result["batch_reward"] = train_batch.reward.mean()
+        result["group/one"] = 1
 
     def on_sample_end(self, *, samples, metrics_logger, env_runner=None, **kwargs):
         metrics_logger.log_value("num_rows", samples.reward.size, reduce="sum")
@@ -299,6 +303,16 @@ def test_traced_hooks_log_numbers_that_results_hold_by_their_names(shaped):
     assert runners["length"] == runners["episode_len_mean"] == 8
     assert runners["reward"] == runners["hist_stats"]["reward"]["max"] == 1
     assert json.loads(json.dumps(shaped[0])) == shaped[0]
+
+
+def test_traced_names_with_a_slash_or_of_several_texts_lie_in_groups(shaped):
+    runners = shaped[0]["env_runners"]
+    assert runners["group"] == {"length": 8, "two": 2 * E * T}
+    lengths = {f"length_{of}": 8 for of in ("mean", "min", "max")}
+    assert runners["custom_metrics"]["group"] == lengths
+    assert runners["hist_stats"]["group"]["two"]["mean"] == 2
+    assert shaped[0]["learners"]["pol1"]["group"] == {"one": 1}
+    assert met({"learners/pol1/group/one": 0.5}, shaped[0]) == "learners/pol1/group/one"
 
 
 def test_hooks_of_the_batch_see_what_steps_reached_and_change_what_is_learned_from(shaped):
@@ -426,6 +440,23 @@ class Windowed(EpisodeCallbacks):
         metrics_logger.log_value("length", episode.length, window=10)
 
 
+def logs(*hooks, names="x"):
+    """A callback class whose hooks log 1.0 under each of the names."""
+
+    def on_episode_step(self, data, step, metrics_logger):
+        metrics_logger.log_dict(dict.fromkeys(names, 1.0))
+        return data
+
+    def on_episode_end(self, data, episode, metrics_logger):
+        metrics_logger.log_dict(dict.fromkeys(names, 1.0))
+
+    def on_sample_end(self, policy, trajectory, metrics_logger):
+        metrics_logger.log_dict(dict.fromkeys(names, 1.0))
+
+    found = {hook.__name__: hook for hook in (on_episode_step, on_episode_end, on_sample_end)}
+    return type("Logs", (EpisodeCallbacks,), {name: found[name] for name in hooks})
+
+
 class HostOfOne:
     def on_train_result(self, result):
         pass
@@ -484,6 +515,18 @@ WRONG = [
         "on_episode_end of Windowed is compiled: log_value there takes reduce alone, no window",
     ),
     (
+        [logs("on_episode_step"), logs("on_episode_step")],
+        "'x' is given twice: by on_episode_step of Logs and by on_episode_step of Logs",
+    ),
+    (
+        logs("on_episode_step", "on_episode_end"),
+        "'x' is given twice: by on_episode_end of Logs and by on_episode_step of Logs",
+    ),
+    (
+        logs("on_episode_step", names=["num_collisions"]),
+        "'num_collisions' is given twice: by the environment's .* and by on_episode_step of Logs",
+    ),
+    (
         ends({"three": np.zeros(3)}),
         r"on_episode_end of Wrong: 'three' must be one number, not of shape \[3\]",
     ),
@@ -504,9 +547,60 @@ test_callbacks_that_cannot_work_are_refused_in_one_line_before_anything_is_compi
 )
 
 
+def test_a_name_may_be_returned_for_episodes_and_for_steps():
+    both = hooks(on_episode_end=lambda *_: {"x": 1.0}, hist_data=lambda *_: {"x": 2.0})
+    (feature,) = CONFIG.replace(callbacks=both).build().rollout_spec.features
+    assert (feature.metrics, feature.reductions) == (("x",), ())
+
+
 def learn_from(rewrite):
-    algorithm = CONFIG.replace(callbacks=hooks(on_postprocess_trajectory=rewrite)).build()
+    learn_with(hooks(on_postprocess_trajectory=rewrite))
+
+
+def learn_with(*callbacks):
+    algorithm = CONFIG.replace(callbacks=callbacks).build()
     jax.eval_shape(algorithm.update, jax.eval_shape(algorithm.init, KEY))
+
+
+test_numbers_of_a_trajectory_that_would_replace_others_are_refused_in_one_line = refused_by(
+    learn_with,
+    [
+        (
+            logs("on_sample_end"),
+            logs("on_sample_end"),
+            "'x' is given twice: by on_sample_end of Logs and by on_sample_end of Logs",
+        ),
+        (
+            logs("on_sample_end", names=["total_loss"]),
+            "'total_loss' of on_sample_end of Logs is a number of the result itself",
+        ),
+    ],
+)
+
+
+test_a_logged_name_of_the_results_is_refused_before_anything_is_compiled = refused_by(
+    lambda callbacks: Trainer(
+        CONFIG.replace(env="arena", callbacks=callbacks), run_dir=None, quiet=True
+    ).result_names(),
+    [
+        (
+            logs("on_episode_end", names=["num_episodes"]),
+            "on_episode_end logs 'num_episodes', which the result has already: rename it",
+        ),
+        (
+            logs("on_episode_step", names=["agent_steps"]),
+            "on_episode_step logs 'agent_steps', which the result has already: rename it",
+        ),
+        (
+            logs("on_sample_end", names=["num_trainable_parameters"]),
+            "'num_trainable_parameters' is a number of the result itself",
+        ),
+        (
+            [logs("on_episode_end"), logs("on_episode_step", names=["x/y"])],
+            "on_episode_step logs 'x', which the result has already: rename it",
+        ),
+    ],
+)
 
 
 test_a_trajectory_of_another_form_is_refused_in_one_line = refused_by(

@@ -21,6 +21,7 @@ from jaxrl.episodes import MultiAgentEpisode
 from jaxrl.rollout.episode_callbacks import resolve_callbacks
 from jaxrl.run.callbacks import HostCallbacks
 from jaxrl.run.hooks import Evaluating
+from tests.messages import refused_by
 
 
 class Counts(Callbacks):
@@ -261,6 +262,46 @@ def test_hooks_in_rllibs_words_log_numbers_that_results_hold_by_their_names(
     result = rest.fit({"training_iteration": 5})
     assert (result["of_each"], result["lifetime"]) == (5, 5)
     assert result["nested"]["last_two"] == (4 + 5) / 2
+
+
+def looked_at(name):
+    """The result after a hook that logs 1.0 under a name, beside two numbers of the loop."""
+    hooks = SimpleNamespace(
+        on_train_result=lambda *, result, metrics_logger: metrics_logger.log_value(name, 1.0)
+    )
+    result = {"training_iteration": 1, "done": False, "env_runners": {"num_episodes": 3}}
+    HostCallbacks(None, [hooks]).look([result])
+    return result
+
+
+test_a_logged_name_that_the_result_has_is_refused_in_one_line = refused_by(
+    looked_at,
+    [
+        ("env_runners", "on_train_result logs 'env_runners', which the result has already"),
+        ("done", "on_train_result logs 'done', which"),
+        ("training_iteration", "on_train_result logs 'training_iteration', which"),
+        (("env_runners", "num_episodes"), "on_train_result logs 'env_runners/num_episodes', which"),
+        ("done/mine", "on_train_result logs 'done', which"),
+    ],
+)
+
+
+def test_a_logged_name_may_lie_beside_the_loops_own():
+    assert looked_at("env_runners/mine")["env_runners"] == {"num_episodes": 3, "mine": 1.0}
+
+
+def test_what_is_logged_twice_for_one_result_is_the_later_value():
+    def on_evaluate_end(*, evaluation, metrics_logger):
+        metrics_logger.log_value("evaluations", 1, reduce="lifetime_sum")
+
+    hooks, result = HostCallbacks(None, [SimpleNamespace(on_evaluate_end=on_evaluate_end)]), {}
+    result["done"] = False
+    hooks.call("on_evaluate_end", {})
+    hooks.look([result])
+    assert result["evaluations"] == 1
+    hooks.call("on_evaluate_end", {})  # of the state that training ends with
+    hooks.look_at_the_end(result)
+    assert result["evaluations"] == 2
 
 
 def test_a_hook_with_names_of_its_own_is_called_by_position():
