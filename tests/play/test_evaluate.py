@@ -226,10 +226,12 @@ def test_custom_metrics_and_a_single_agent_are_reported(start):
     trainer = start(SMALL_REINFORCE, run_dir=None)
     result = trainer.evaluate()["env_runners"]
     assert result["num_episodes"] == 10
-    result = {**result, "custom_metrics": {"x_mean": 1.0, "x_min": 0.0, "x_max": 2.0}}
+    numbers = {"x_mean": 1.0, "x_min": 0.0, "x_max": 2.0}
+    result = {**result, "custom_metrics": {**numbers, "arm": numbers}}
     result["task"] = {"gravity": 9.75}
     played = {"env_runners": result, "opponents": {"pol2": "copy of iteration 6"}}
     text = report(played, "run", EvaluateOptions())
     assert "gravity                        9.75  (mean of what was drawn)" in text
     assert text.endswith("pol2                     played by the copy of iteration 6")
     assert "x                              1.00  (from 0.00 to 2.00)" in text
+    assert "arm/x                          1.00  (from 0.00 to 2.00)" in text

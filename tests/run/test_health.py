@@ -54,6 +54,7 @@ def test_healthy_results_have_no_bad_one():
     ("bad", "text"),
     [
         ({"total_loss": math.nan}, "total_loss is nan"),
+        ({"mine": {"loss": math.nan}}, "mine/loss is nan"),
         ({"total_loss": math.nan, "vf_loss": math.inf}, "vf_loss is inf"),
         (
             {"total_loss": math.nan, "vf_loss": math.nan, "policy_loss": -math.inf},
