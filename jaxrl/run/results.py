@@ -89,15 +89,15 @@ class Lifetime:
     num_module_steps_trained: dict[PolicyId, int] | None = None  # rows, each visit counted
 
     @classmethod
-    def after(cls, result: Result) -> "Lifetime":
-        """The lifetime after the iteration of `result`."""
+    def after(cls, result: Result, before: "Lifetime") -> "Lifetime":
+        """The lifetime after the iteration of `result`; policies that did not learn keep theirs."""
         return cls(
             training_iteration=result["training_iteration"],
             num_env_steps=result["num_env_steps_sampled_lifetime"],
             num_episodes=result["num_episodes_lifetime"],
             time_total_s=result["time_total_s"],
             num_agent_steps=result.get("env_runners", {}).get("num_agent_steps_sampled_lifetime"),
-            num_module_steps_trained=_trained_so_far(result["learners"]),
+            num_module_steps_trained=_trained_so_far(result["learners"], before),
         )
 
 
@@ -399,15 +399,15 @@ def _mean(values: Spread | Histogram, count: int) -> float:
     return float(on_host(values.sum, values.lower)) / count
 
 
-def _trained_so_far(learners: Result) -> dict[PolicyId, int] | None:
-    """The lifetime counts of trained rows in a result; None where nobody counted."""
-    policies = without(learners, {ALL_MODULES})
-    counts = {
-        policy: learner[TRAINED_LIFETIME]
-        for policy, learner in policies.items()
-        if TRAINED_LIFETIME in learner
-    }
-    return counts if counts or not policies else None
+def _trained_so_far(learners: Result, before: Lifetime) -> dict[PolicyId, int] | None:
+    """The lifetime counts of trained rows, with those of a result; None where nobody counted."""
+    if before.num_module_steps_trained is None:
+        return None
+    counts = dict(before.num_module_steps_trained)
+    for policy, learner in without(learners, {ALL_MODULES}).items():
+        if TRAINED_LIFETIME in learner:
+            counts[policy] = learner[TRAINED_LIFETIME]
+    return counts
 
 
 def _learners(
@@ -430,7 +430,7 @@ def _learners(
             before = lifetime.num_module_steps_trained.get(policy, 0)
             if TRAINED in learner:
                 learner[TRAINED_LIFETIME] = before + int(learner[TRAINED])
-        lifetime.num_module_steps_trained = _trained_so_far(learners)
+        lifetime.num_module_steps_trained = _trained_so_far(learners, lifetime)
     totals = ("total_loss", TRAINED, TRAINED_LIFETIME, NUM_PARAMETERS)
     together = {}
     for name in totals:

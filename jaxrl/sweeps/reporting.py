@@ -258,7 +258,8 @@ class Reporter:
         Args:
             is_stopped: whether it has met a criterion, or has diverged.
         """
-        self.view.last_result, self.view.lifetime = result, Lifetime.after(result)
+        self.view.last_result = result
+        self.view.lifetime = Lifetime.after(result, self.view.lifetime)
         is_over = is_stopped or result[ITERATIONS] >= self.last
         self._end = result[ITERATIONS] if is_over else None
 

@@ -15,7 +15,7 @@ import pytest
 
 from jaxrl import LevelsBySuccess, Trainer, UsageError, make
 from jaxrl.core.env import strongly_typed
-from jaxrl.run.results import Snapshot, flatten
+from jaxrl.run.results import Lifetime, Snapshot, flatten
 from jaxrl.run.storage import checkpoint
 from jaxrl.run.storage.checkpoint import Checkpoint, named_arrays
 from jaxrl.run.storage.run_state import facts_of, restore, state_tree
@@ -363,6 +363,31 @@ def test_policies_keep_their_names_where_others_are_trained(
     assert {"pol1", "pol2"} & set(learners) == set(after or ("pol1", "pol2"))
     for policy in {"pol1", "pol2"} - set(learners):
         assert_equal_to_the_bit(resumed.get_weights()[policy], trainer.get_weights()[policy])
+
+
+def test_the_trained_rows_of_a_policy_that_rests_are_not_forgotten():
+    learner = {"num_module_steps_trained_lifetime": 192}
+    result = {
+        **{"training_iteration": 3, "num_env_steps_sampled_lifetime": 192},
+        **{"num_episodes_lifetime": 8, "time_total_s": 1.0},
+        "learners": {"pol1": learner, "__all_modules__": learner},
+    }
+    before = Lifetime(num_module_steps_trained={"pol1": 128, "pol2": 64})
+    after = Lifetime.after(result, before)
+    assert after.num_module_steps_trained == {"pol1": 192, "pol2": 64}
+    assert Lifetime.after(result, Lifetime()).num_module_steps_trained is None
+
+
+@pytest.mark.long
+def test_trained_rows_count_over_sessions_in_which_a_policy_rests(stopped_after, resume, small):
+    stopped_after(1, small)
+    rests = resume(config=small.replace(policies_to_train=("pol1",)))
+    rests.fit({"training_iteration": 2})
+    rests.stop()
+    learners = resume(config=small).train()["learners"]
+    per_iteration = learners["pol1"]["num_module_steps_trained"]
+    counts = [learners[name]["num_module_steps_trained_lifetime"] for name in ("pol1", "pol2")]
+    assert counts == [3 * per_iteration, 2 * per_iteration]
 
 
 def test_stop_saves_what_train_reached(start, resume):
