@@ -473,6 +473,11 @@ def _setup(config: AlgorithmConfig, constructor: Any) -> Setup:
     for policy in (*trained, *(policy for policy, _ in config.per_policy)):
         if policy not in (*policies, *idle):
             raise unknown_name("policy", policy, (*policies, *idle))
+    if trained and set(trained) <= set(idle):
+        raise UsageError(
+            f"policies_to_train={list(trained)}: these play nobody; the policies that play are "
+            f"{', '.join(policies)}"
+        )
     trained = tuple(policy for policy in trained if policy not in idle)
     for policy, agents in policies.items():
         config.for_policy(policy).check_policy(policy, len(agents))

@@ -108,6 +108,9 @@ def test_policies_that_play_nobody_are_kept_and_shown_and_change_nothing(small):
     assert "spare plays nobody" in idle.describe()
     assert idle.setup().idle == ("spare",) and idle.setup().trained == ("pol1",)
     assert set(idle.hypers()) == {"pol1", "pol2"}
+    message = r"policies_to_train=\['spare'\]: these play nobody; the .* play are pol1, pol2$"
+    with pytest.raises(UsageError, match=message):
+        idle.replace(policies_to_train=["spare"]).setup()
     runs = [
         jax.jit(jaxrl.make_train(config))(jax.random.key(0))[0].learners
         for config in (plain.replace(policies_to_train=["pol1"]), idle)
