@@ -44,8 +44,10 @@ class SweepRun(abc.ABC):
             with self.interrupt.listening(), self.progress:
                 self.train()
         finally:
-            self.close()
-            store.close()
+            try:
+                self.close()
+            finally:
+                store.close()
             self.sweep.whole_seconds = time.perf_counter() - began
         return self.sweep
 

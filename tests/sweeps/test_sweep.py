@@ -20,7 +20,7 @@ from jaxrl.algorithms.base import Metrics, RunnerState
 from jaxrl.run.health import FINITE
 from jaxrl.run.logging.console import Progress
 from jaxrl.run.results import RETURN
-from jaxrl.run.storage import checkpoint
+from jaxrl.run.storage import checkpoint, run_folder
 from jaxrl.run.storage.config_file import config_facts
 from jaxrl.sweeps import placement, scheduler, vmapped
 from jaxrl.sweeps.options import SweepOptions
@@ -53,6 +53,17 @@ def rates(tmp_path_factory):
     path = tmp_path_factory.mktemp("sweep") / "one"
     with nothing_compiled():
         return sweep(SMALL, {"lr": RATES}, seeds=2, quiet=True, devices=1, run_dir=path)
+
+
+def test_a_sweep_that_fails_at_its_close_lets_go_of_its_folder(tmp_path, monkeypatch):
+    def fails(self):
+        raise RuntimeError("the log cannot end")
+
+    monkeypatch.setattr(scheduler.Scheduler, "train", lambda self: None)
+    monkeypatch.setattr(scheduler.Scheduler, "close", fails)
+    with pytest.raises(RuntimeError, match="cannot end"):
+        sweep(SMALL, seeds=2, quiet=True, devices=1, run_dir=tmp_path / "sweep")
+    run_folder.lock(tmp_path / "sweep").release()
 
 
 def arrays_of(path):
