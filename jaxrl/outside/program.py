@@ -129,11 +129,7 @@ class OutsideProgram(Program):
     def build(
         self, key: Key, numbers: tuple[PyTree, PyTree, PyTree | None], num_recorded: int
     ) -> "OutsideTraining":
-        if num_recorded:
-            raise UsageError(
-                f"output: {self.algorithm.rollout_spec.env.name} runs outside JAX, where the steps "
-                "of training are not written; trainer.sample() gives whole episodes"
-            )
+        assert not num_recorded, "whoever makes the source refuses the setting `output`"
         hypers, env_params, _ = numbers
         shapes = jax.tree.map(lambda leaf: (jnp.shape(leaf), jnp.result_type(leaf)), hypers)
         which, traced = f"{shapes}, {self.kind}", self.structure.traced
@@ -284,6 +280,11 @@ def program_of_copies(
     _check_copies(env, config, settings)
     if settings.evaluation_interval is not None:
         refuse_evaluation(env)
+    if settings.output is not None:
+        raise UsageError(
+            f"output: {env.name} runs outside JAX, where the steps of training are not written; "
+            "trainer.sample() gives whole episodes"
+        )
     sizes = config.num_envs, config.rollout_length
     copies = Copies(algorithm, settings, sizes, (config.seed, iteration))
     return OutsideProgram(structure, copies, f"copies, sync={settings.sync}")

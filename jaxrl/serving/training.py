@@ -64,6 +64,8 @@ class ExternalTrainer(Trainer):
                 "evaluation_interval: clients own the episodes, so there is none to evaluate; an "
                 "episode that starts with explore=False and training_enabled=False is a test"
             )
+        if settings.output is not None:
+            raise UsageError("output: clients own the episodes, and their steps are not written")
         structure = structure_of(config)
         if structure.algorithm.rollout_spec.explores:
             raise UsageError(
@@ -107,16 +109,9 @@ class Clients(RolloutSource):
         self.experience = Experience(config.rollout_length, config.train_batch_size)
         self.lanes = EpisodeLanes(config, algorithm.rollout_spec)
 
-    @property
-    def counts(self) -> dict[str, int]:
-        server = self.trainer.server
-        return {
-            "num_faulty_episodes": server.counts["dropped"],
-            "num_clients": len(server.sessions),
-        }
-
     def batch_shapes(self, runner: RunnerState, env_params: PyTree) -> PyTree:
-        return self.lanes.take()
+        """Those of a batch that nobody has played yet; every batch has the same."""
+        return EpisodeLanes(self.trainer.config, self.algorithm.rollout_spec).take()
 
     def rollout(self, runner: RunnerState, batch: PyTree) -> Rollout:
         weights = tuple(learner.weights for learner in runner.learners)
@@ -150,4 +145,9 @@ class Clients(RolloutSource):
             name: jax.tree.map(np.asarray, self.algorithm.policy_weights(runner, name))
             for name in self.algorithm.grouping.policies
         }
-        self.trainer.server.set_weights(weights)
+        server = self.trainer.server
+        server.set_weights(weights)
+        self.counts = {
+            "num_faulty_episodes": server.counts["dropped"],
+            "num_clients": len(server.sessions),
+        }

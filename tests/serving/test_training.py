@@ -198,6 +198,7 @@ def test_clients_do_not_wait_for_an_update_that_was_interrupted():
     clients = Clients(trainer, config.build())
     experience, clients.take = clients.experience, lambda runner, env_params: (runner, ())
     training = OutsideTraining(clients, ((), None, interrupted))
+    assert training.counts == {}  # while nobody is served
     with pytest.raises(KeyboardInterrupt):
         training.chunk((), (), (), (), 1)
     assert not experience.is_full
@@ -383,6 +384,7 @@ test_a_text_that_is_no_space_is_refused_and_never_run = refused_by(
         (["--env", "cartpole", "--serve", "port=1"], "--serve goes with --env external or godot"),
         (["--workers", "2"], "workers=2 changes nothing: clients own the episodes"),
         (["--evaluation-interval", "1"], "clients own the episodes"),
+        (["--output", "steps"], "output: clients own the episodes, and their steps are not"),
         (["--exploration-config", "type=Random"], "leave out explore and exploration_config"),
         (["--serve", "prot=1"], "did you mean 'port'"),
         (["--serve", "host=0.0.0.0"], "can be reached from other machines"),
