@@ -124,7 +124,8 @@ class TrialCheckpoints(Hook):
         reporter, folder = self.reporter, self.reporter.view.run_dir
         result = chunk.results[-1]
         # The sweep itself writes the last one.
-        if folder is None or reporter.is_last(result) or not self.every.is_due(result[ITERATIONS]):
+        is_over = result["done"] or reporter.is_last(result)
+        if folder is None or is_over or not self.every.is_due(result[ITERATIONS]):
             return
         reporter.logs.flush()
         run = reporter.trial, reporter.algorithm, self.settings

@@ -252,15 +252,16 @@ def test_members_of_a_block_are_told_of_each_iteration_and_stay_ended_when_resto
     assert [reporter.callbacks.callbacks[0].ends for reporter in second.reporters] == [1, 1]
 
 
-def test_a_trial_saves_checkpoints_every_so_many_iterations_and_at_its_end(tmp_path):
-    told, path = InputsSpec(ends_at=3), tmp_path / "sweep"
+@pytest.mark.parametrize("ends_at", [3, 4])
+def test_a_trial_saves_checkpoints_every_so_many_iterations_and_at_its_end(ends_at, tmp_path):
+    told, path = InputsSpec(ends_at=ends_at), tmp_path / "sweep"
     config = SMALL_REINFORCE.replace(callbacks=told)
     options = {**ONCE, "checkpoint_frequency": 2, "keep": 2, "run_dir": path}
     done = sweep(config, {"lr": RATES}, **options)
     last = done.outcomes[0].iterations
     assert told.of(0, "checkpoint")[0] == "000002"
     assert told.of(0, "checkpoint")[-1] == f"{last:06d}"
-    assert told.of(1, "checkpoint") == ["000002", "000003"]
+    assert told.of(1, "checkpoint") == ["000002", f"00000{ends_at}"]
     kept = sorted(folder.name for folder in (done.outcomes[0].folder / "checkpoints").iterdir())
     assert len([name for name in kept if name.isdecimal()]) == 2
     where = {"checkpoint": 2, "run_dir": None, "quiet": True}

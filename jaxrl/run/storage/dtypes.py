@@ -46,8 +46,6 @@ class TrainingNumbers:
     def env_params(self) -> PyTree:
         """The environment's numbers; set them to train on with others, without compiling again.
 
-        The setting `env_task_fn` sets them between iterations.
-
         Raises:
             UsageError: when set to other fields or shapes, or a number that its type cannot hold.
         """
