@@ -141,14 +141,14 @@ def _evaluate(run: str, options: EvaluateOptions) -> None:
     facts = open_found(run, options.checkpoint, read_facts)
     settings = without(dataclasses.asdict(options), {"json"})
     result = load.evaluate(run, **settings)
-    if options.json:
-        print_answer(dumped(result))
-        return
-    print_answer(report(result, run, options))
+    print_answer(dumped(result) if options.json else report(result, run, options))
     if not options.trust and (left_out := untrusted_callbacks(facts)):
-        print_answer(
-            f"left out: {', '.join(map(str, left_out))} and what they report; --trust imports them"
-        )
+        names = ", ".join(map(str, left_out))
+        line = f"left out: {names} and what they report; --trust imports them"
+        if options.json:
+            print(line, file=sys.stderr)
+        else:
+            print_answer(line)
 
 
 def report(result: Result, run: str, options: EvaluateOptions) -> str:

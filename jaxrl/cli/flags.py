@@ -8,6 +8,7 @@ import dataclasses
 import functools
 import inspect
 import os
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -102,6 +103,7 @@ def given_flags(
     Raises:
         UsageError: an unknown flag, with the nearest one; values too few or too many.
     """
+    _check_dashes(argv)
     words, switches = [], set()
     for name in filter(lambda name: _is_switch(flags[name]), flags):
         switches |= {*names_of(name, flags[name])}
@@ -133,6 +135,14 @@ def given_flags(
     for name, said in values.items():
         _check_words(name, said)
     return {**values, positional: left} if positional and left else values
+
+
+def _check_dashes(argv: Sequence[str]) -> None:
+    """Refuses a flag's name after one dash: argparse would read -verbose as -v with a value."""
+    for word in argv:
+        if re.fullmatch(r"-[A-Za-z][\w-]+(=.*)?", word) and not isinstance(value_of(word), float):
+            name = word.partition("=")[0]
+            raise UsageError(f"{name}: did you mean -{name.replace('_', '-')}?")
 
 
 def _once(name: str, form: Form, times: list[Any]) -> list[str]:

@@ -50,7 +50,7 @@ from jaxrl.sweeps.sweep import OneTrial, resume_sweep, saved_devices, settled_de
 from jaxrl.sweeps.trials import held_outside
 
 OF_THE_BASE = ("algorithm", "tuned", "rllib_config", "ignore")  # flags of the configuration to vary
-BESIDE_RESUME = ("resume", "trust", "quiet", "compile_cache")  # flags
+BESIDE_RESUME = ("trust", "quiet", "compile_cache")  # flags
 MOST_STRETCHES = 8  # of a lineage that are printed
 
 
@@ -111,7 +111,10 @@ class SweepFlags(CompileFlags):
         text_of("FOLDER"),
     )
     resume: Any = setting(
-        None, "a sweep's folder to resume; takes no other flag but --trust", text_of("SWEEP")
+        None,
+        "a sweep's folder to resume; takes no other flags but "
+        + ", ".join(map(flag_name, BESIDE_RESUME)),
+        text_of("SWEEP"),
     )
     quiet: bool = setting(False, "print nothing but mistakes", flag)
     trust: bool = setting(
@@ -171,7 +174,7 @@ def _sweep(argv: list[str]) -> tuple[Sweep, bool]:
     base_names = [name for name in OF_THE_BASE if name in sweep_options]
     of_the_base = {name: sweep_options.pop(name) for name in base_names}
     if path is not None:
-        if extra := [name for name in texts if name not in BESIDE_RESUME]:
+        if extra := [name for name in texts if name not in ("resume", *BESIDE_RESUME)]:
             raise UsageError(f"--resume continues the sweep as it was: it takes no {extra[0]}")
         # Before the cache's test, which computes something.
         settled_devices(saved_devices(path), or_fewer=True)
@@ -179,7 +182,7 @@ def _sweep(argv: list[str]) -> tuple[Sweep, bool]:
         is_quiet = sweep_options.get("quiet", False)
         return resume_sweep(path, trust=trust, quiet=is_quiet), is_quiet
     if trust and saved.copied is None:
-        raise UsageError("--trust goes with --resume SWEEP")
+        raise UsageError("--trust goes with --resume SWEEP or --config RUN/config.json")
     tried, tuned = tried_of(sweep_options), of_the_base.get("tuned", True)
     if set(HELP_FLAGS) & set(argv):  # it shows the values that the environment has by itself
         of_env = only(options, OF_THE_ENV)

@@ -334,7 +334,7 @@ def _checked(order: TrainOptions, run: Mapping[str, Any], saved: Source) -> Trai
     if order.strict and saved.resume is None:
         raise UsageError("--strict goes with --resume RUN")
     if order.trust and saved.path is None:
-        raise UsageError("--trust goes with --resume RUN")
+        raise UsageError("--trust goes with --resume RUN or --config RUN/config.json")
     if order.quiet and order.verbose:
         raise UsageError("--quiet prints less and --verbose more: give one of the two")
     return order
@@ -353,19 +353,21 @@ def _take_spaces(
         options["env"] = GODOT
         if not spaces and "resume" not in run and not set(HELP_FLAGS) & set(argv):
             parse([*argv, *ANY_SPACES], algorithm)  # refuses bad settings before it waits
-            scenes, spaces = first_scene(ServerSettings.named(run.get("serve", {})).godot_port)
+            port = ServerSettings.named(run.get("serve", {})).godot_port
+            scenes, spaces = first_scene(port, quiet=run.get("quiet", False))
     if spaces:
         options["env_args"] = {**options.get("env_args", {}), **spaces}
     return scenes
 
 
-def first_scene(port: int | None) -> tuple[Any, dict[str, str]]:
+def first_scene(port: int | None, *, quiet: bool) -> tuple[Any, dict[str, str]]:
     """The port for scenes of Godot RL Agents, and the first one's spaces; waits for that scene."""
     _require_serving()
     from jaxrl.serving.godot import Scenes
 
     scenes = Scenes(GODOT_PORT if port is None else port)
-    print(f"waiting for a scene on port {scenes.port}: press PLAY in Godot", flush=True)
+    if not quiet:
+        print(f"waiting for a scene on port {scenes.port}: press PLAY in Godot", flush=True)
     return scenes, scenes.first().form.space_texts
 
 

@@ -210,6 +210,17 @@ def test_with_trust_it_is_imported_but_called_only_if_it_is_of_its_kind(run, mar
     assert mark.exists()
 
 
+def test_json_of_an_evaluation_is_alone_on_the_output_and_the_left_out_code_is_named_beside_it(
+    run, tmp_path, monkeypatch, capsys
+):
+    path = forged(run, tmp_path / "stranger", config={"callbacks": ["evil:Thing"]})
+    monkeypatch.setattr("jaxrl.play.load.evaluate", lambda run, **settings: {"seed": 3})
+    evaluate_script([str(path), "--json", "--compile-cache", "off"])
+    printed = capsys.readouterr()
+    assert printed.out == '{"seed": 3}\n'
+    assert printed.err == "left out: evil:Thing and what they report; --trust imports them\n"
+
+
 def test_what_the_user_names_in_this_very_call_needs_no_trust(run, mark, tmp_path):
     path = forged(run, tmp_path / "stranger", config={"callbacks": ["evil:Thing"]})
     callbacks = "scripts.arena_callbacks:ArenaMetrics"

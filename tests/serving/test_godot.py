@@ -7,6 +7,7 @@ import re
 import socket
 import struct
 import threading
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -18,10 +19,12 @@ from jaxrl import UsageError
 from jaxrl.cli import train
 from jaxrl.cli.train import begin, parse
 from jaxrl.core.spaces import Box, Dict, Discrete, MultiDiscrete
+from jaxrl.serving import godot
 from jaxrl.serving.batched_inference import BatchedPolicy
 from jaxrl.serving.episode_record import Experience
 from jaxrl.serving.external_env import spaces_of
 from jaxrl.serving.godot import SceneFailed, SceneForm, Scenes
+from jaxrl.serving.settings import GODOT_PORT
 from tests.serving.served import serving, small_policy, wait_until
 
 pytestmark = pytest.mark.process  # a server and its scenes wait for each other
@@ -272,6 +275,16 @@ def test_one_command_trains_a_scene_by_the_spaces_that_it_tells(tmp_path, monkey
     assert scene.heard[-1] == {"type": "close"}
 
 
+def test_a_quiet_command_waits_for_a_scene_without_a_word(monkeypatch, capsys):
+    texts = {"observation_space": "Box(-1, 1, 1)", "action_space": "Discrete(2)"}
+    first = SimpleNamespace(form=SimpleNamespace(space_texts=texts))
+    monkeypatch.setattr(
+        godot, "Scenes", lambda port: SimpleNamespace(port=port, first=lambda: first)
+    )
+    assert parse(["--env", "godot", "--quiet"]).scenes.port == GODOT_PORT
+    assert capsys.readouterr().out == ""
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -281,6 +294,6 @@ def test_one_command_trains_a_scene_by_the_spaces_that_it_tells(tmp_path, monkey
     ],
 )
 def test_bad_settings_are_refused_before_a_scene_is_waited_for(words, message, monkeypatch):
-    monkeypatch.setattr(train, "first_scene", lambda port: pytest.fail("it waits"))
+    monkeypatch.setattr(train, "first_scene", lambda port, quiet: pytest.fail("it waits"))
     with pytest.raises(UsageError, match=message):
         parse(["--env", "godot", *words])
