@@ -83,7 +83,7 @@ def check_env(
         env: of one agent (by duck type: of this library or of gymnax), of stacked agents, of many
             agents in dicts, or of a library that has an adapter; one of Gymnasium or PettingZoo, or
             a function that makes it; or its name, as of `make`.
-        params: its parameters, default `env.default_params`.
+        params: its parameters, default `env.default_params`; none of one outside JAX.
         steps: length of the random rollout; an end that it does not reach is not checked.
         key: of the rollout, default `jax.random.key(0)`.
 
@@ -92,7 +92,7 @@ def check_env(
     """
     if isinstance(env, str):
         env, default = make(env)
-        params = default if params is None else params
+        params = default if params is None and not is_outside(env) else params
     if not (key is None or is_array(key)):
         raise UsageError(f"key={brief(key)} must be a random key of JAX, or None")
     key = jax.random.key(0) if key is None else key
@@ -101,6 +101,10 @@ def check_env(
     if is_outside(env):
         from jaxrl.core.outside_checker import check_outside
 
+        if params is not None:
+            raise UsageError(
+                f"params={brief(params)}: {_name_of(env)} runs outside JAX, without any"
+            )
         return RulesHold(_name_of(env), check_outside(env, steps, key))
     require_params(env, params)
     case = examine(env, params)

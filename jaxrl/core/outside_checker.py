@@ -18,7 +18,6 @@ RULES = (
     "no reset and no step fails",
     "observations of reset and step lie in their spaces",
     "rewards and metrics are finite",
-    "terminated and truncated are never both set",
     "an agent that does not act gets no reward",
 )
 
@@ -86,8 +85,6 @@ def _check_step(case: CheckedEnv, reached: OutsideSteps) -> None:
     for name, values in reached.metrics.items():
         rule = f"info['metrics'][{name!r}] must be finite"
         require(case, bool(np.isfinite(values).all()), rule)
-    both = reached.terminated & reached.truncated
-    require(case, not both.any(), "terminated and truncated must never both be set")
     paid = ~reached.active & (reached.reward != 0)
     rule = "an agent that does not act must get no reward"
     require(case, case.env.spec.waits or not paid.any(), rule)

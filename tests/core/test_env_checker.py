@@ -282,7 +282,12 @@ def test_check_env_says_how_many_rules_hold():
 )
 def test_check_env_plays_environments_in_python(env, name):
     found = check_env(env, steps=40)
-    assert repr(found) == f"{name}: 7 rules hold"
+    assert repr(found) == f"{name}: 6 rules hold"
+
+
+def test_params_of_an_environment_in_python_are_refused():
+    with pytest.raises(UsageError, match="params=3: Counter runs outside JAX, without any"):
+        check_env(Counter(), params=3)
 
 
 class Strays(Counter):
