@@ -34,7 +34,7 @@ from jaxrl.sweeps.population import Population, check_population
 from jaxrl.sweeps.reporting import Reporter, TrialLoop
 from jaxrl.sweeps.sweep_run import SweepRun
 from jaxrl.sweeps.trial_state import TrialState, numbers_for, unstacked
-from jaxrl.sweeps.trial_table import RUNNING, TrialRow, rows_of, trial_table
+from jaxrl.sweeps.trial_table import RUNNING, WAITING, TrialRow, rows_of, trial_table
 from jaxrl.sweeps.trial_view import check_callbacks
 from jaxrl.sweeps.trials import Trial, TrialGroup, groups_of, programs_of_equal_environments
 from jaxrl.sweeps.vmapped import Numbers, State, VmappedTrials, done_members, known, program_of
@@ -296,7 +296,8 @@ class Scheduler(SweepRun):
         updates, last = np.array(state.runner.num_updates), np.asarray(numbers.last)
         steps = batch[0].algorithm.num_env_steps
         scores = [trial_state.score for trial_state in batch if trial_state.score is not None]
-        self.done[number] = int(np.sum(done_members(state, numbers)[: len(batch)]))
+        done = done_members(state, numbers)
+        self.done[number] = int(np.sum(done[: len(batch)]))
         parts = [self.finished(sum(self.done.values()))]
         if len(self.groups) > 1:
             parts.append(f"program {number}")
@@ -305,8 +306,11 @@ class Scheduler(SweepRun):
             parts.append(f"best {max(scores):.2f}, median {np.median(scores):.2f}")
         parts.append(f"{moved[: len(batch)].sum() * steps / seconds:,.0f} steps/s")
         left = (last.max() - updates.max()) * seconds / max(1, moved.max())
-        for trial_state, iteration in zip(batch, updates.tolist(), strict=False):
-            row = trial_state.trial, RUNNING, iteration, trial_state.score
+        members = zip(np.asarray(state.diverged), np.asarray(state.met), updates, strict=True)
+        for trial_state, member, is_done in zip(batch, members, done, strict=False):
+            status = trial_state.status_at(*member) if is_done else RUNNING
+            status = WAITING if status == DROPPED else status
+            row = trial_state.trial, status, int(member[-1]), trial_state.score
             self.rows[trial_state.trial.number] = TrialRow(*row)
         line = "  ".join([*parts, f"{duration(left)} left of this batch"])
         self.progress.show_line(line, self._table)

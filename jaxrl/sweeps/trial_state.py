@@ -58,11 +58,14 @@ class TrialState:
 
     @property
     def status(self) -> str:
-        """The status of the trial if it ended here; "dropped": it could train further."""
-        if bool(self.state.diverged):
+        return self.status_at(self.state.diverged, self.state.met, self.updates)
+
+    def status_at(self, diverged: bool, met: bool, updates: int) -> str:
+        """The status of the trial if it ended there; "dropped": it could train further."""
+        if diverged:
             return DIVERGED
-        stopped = bool(self.state.met) or self.ended
-        return STOPPED if stopped else TERMINATED if self.updates >= self.last else DROPPED
+        stopped = met or self.ended
+        return STOPPED if stopped else TERMINATED if updates >= self.last else DROPPED
 
     def conclude(self) -> tuple[TrialResult, Snapshot]:
         """The result of the trial, and the contents of its checkpoint."""

@@ -9,7 +9,8 @@ from rich.table import Table
 from jaxrl.sweeps.outcomes import TrialResult, short, shown
 from jaxrl.sweeps.trials import Trial
 
-RUNNING, PENDING = "running", "pending"  # beside the statuses of finished trials
+# Beside the statuses of finished trials; one that waits is at its rung, others not yet.
+RUNNING, PENDING, WAITING = "running", "pending", "waiting"
 OTHER_LINES = 6  # of a terminal: the table's head, its frame and the line below it
 FEWEST = 3  # trials that are shown, however low the terminal is
 

@@ -66,6 +66,21 @@ def test_a_sweep_that_fails_at_its_close_lets_go_of_its_folder(tmp_path, monkeyp
     run_folder.lock(tmp_path / "sweep").release()
 
 
+def test_the_table_says_which_trials_wait_for_others_at_their_rung(monkeypatch):
+    told, show = [], scheduler.Scheduler._show
+
+    def note(self, number, batch, loop):
+        show(self, number, batch, loop)
+        told.append([row.status for row in self.rows.values()])
+
+    monkeypatch.setattr(scheduler.Scheduler, "_show", note)
+    options = {"halving": 2, "batch_size": 1, "quiet": True, "devices": 1, "run_dir": None}
+    sweep(SMALL, {"lr": RATES}, **options)
+    assert told[0] in (["running"], ["waiting"])
+    assert ["waiting", "waiting"] in told
+    assert "terminated" in told[-1] and "running" not in told[-1]
+
+
 def arrays_of(path):
     return checkpoint.read(checkpoint.find(path)).arrays
 
