@@ -2,7 +2,7 @@
 
 import math
 import numbers
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from jaxrl.core.errors import UsageError, brief, unknown_result
@@ -47,7 +47,7 @@ def check_goal(name: str, least: Any) -> None:
         raise UsageError(f"{name}={brief(least)} must be a finite number, or None")
 
 
-def check_stop(stop: Mapping[str, float], names: list[str] | None) -> None:
+def check_stop(stop: Mapping[str, float], names: Collection[str] | None) -> None:
     """Refuses criteria that are not numbers, or that no result has, where its names are known."""
     for path, threshold in stop.items():
         if names is not None and path not in names:

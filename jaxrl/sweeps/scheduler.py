@@ -298,7 +298,7 @@ class Scheduler(SweepRun):
         scores = [trial_state.score for trial_state in batch if trial_state.score is not None]
         done = done_members(state, numbers)
         self.done[number] = int(np.sum(done[: len(batch)]))
-        parts = [self.finished(sum(self.done.values()))]
+        parts = [self.finished_text(sum(self.done.values()))]
         if len(self.groups) > 1:
             parts.append(f"program {number}")
         parts.append(f"iteration {updates.max():,} of {last.max():,}")
@@ -330,7 +330,7 @@ class Scheduler(SweepRun):
             if self.population is not None:
                 self.store.restate(*arguments)
             written = self.store.keep(*arguments, snapshot)
-            self.keep(outcome)
+            self.add_outcome(outcome)
             with trial_state.reporter.showing(snapshot.runner):
                 if written is not None:
                     trial_state.reporter.callbacks.call("on_checkpoint", written)

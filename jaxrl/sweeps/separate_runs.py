@@ -1,7 +1,7 @@
 """Separate runs: the trials of a sweep one after the other, for environments outside JAX.
 
 No program can hold such an environment, and so none trains several trials: each has a `Trainer` of
-its own. In a resumed sweep the trial that was broken off goes on from its last checkpoint.
+its own. In a resumed sweep the trial that was broken off resumes from its last checkpoint.
 """
 
 import functools
@@ -77,7 +77,7 @@ class SeparateRuns(SweepRun):
         return {**settings, "pictures": False, "run_dir": folder, "quiet": True}
 
     def _trainer(self, trial: Trial) -> Trainer:
-        """A trial's, which goes on where its folder says, if there is one."""
+        """The trainer of a trial, which resumes from its folder, if there is one."""
         folder = None if self.store.path is None else self.store.folder_of(trial)
         if folder is None or not folder.exists():
             return Trainer(trial.config, **self._arguments(folder))
@@ -108,7 +108,7 @@ class SeparateRuns(SweepRun):
             status = STOPPED
         curve = self._curve(results)
         outcome = TrialResult(trial, status, result, last_score(curve[1]), curve, reason=reason)
-        self.keep(outcome)
+        self.add_outcome(outcome)
         self.progress.say(_summary(outcome))
 
     def _curve(self, results: Sequence[Result]) -> tuple[list[int], list[float]]:
@@ -145,7 +145,8 @@ class _TrialProgress(Progress):
         metrics: Sequence[HeadlineMetric],
         seconds_left: float | None,
     ) -> None:
-        metric, parts = self._run.order.metric, [self._run.finished(), f"trial {self._trial.name}"]
+        metric = self._run.order.metric
+        parts = [self._run.finished_text(), f"trial {self._trial.name}"]
         parts.append(f"iteration {result[ITERATIONS]:,} of {self._last:,}")
         if (score := lookup(result, metric)) is not None:
             parts.append(f"{metric.split('/')[-1]} {score:.2f}")

@@ -18,11 +18,7 @@ from jaxrl.sweeps.trials import Trial
 
 
 class SweepRun(abc.ABC):
-    """A sweep's trials, from the plan to their outcomes; its subclasses know how they train.
-
-    Raises:
-        UsageError: a metric or a criterion that no result has; nothing is compiled yet.
-    """
+    """A sweep's trials, from the plan to their outcomes; its subclasses know how they train."""
 
     store: SweepFolder  # which `run` is given
 
@@ -76,16 +72,20 @@ class SweepRun(abc.ABC):
         return int(min(limit, trial.config.num_updates))
 
     def check_names(self, names: Collection[str]) -> None:
-        """Refuses a metric and criteria that are not among the names of a result's numbers."""
+        """Checks the metric and the criteria, before anything is compiled.
+
+        Raises:
+            UsageError: one is not among the names of a result's numbers.
+        """
         evaluated = self.settings.evaluation_interval is not None
         check_metric(self.order.metric, names, evaluated=evaluated)
         check_stop(self.criteria, names)
 
-    def keep(self, outcome: TrialResult) -> None:
+    def add_outcome(self, outcome: TrialResult) -> None:
         """Writes a finished trial's line; its folder holds its final state already."""
         self.store.add_line(outcome)
         self.sweep.outcomes.append(outcome)
 
-    def finished(self, more: int = 0) -> str:
+    def finished_text(self, more: int = 0) -> str:
         """A text on how many trials are finished, `more` beside those with an outcome."""
         return f"{len(self.sweep.outcomes) + more:,} of {len(self.trials):,} finished"

@@ -8,7 +8,7 @@ Each part of the saved state has a rule:
     hypers, env_params           those saved if the settings are the same, else the configuration's
 
 Where nothing changed, every array is taken as it was saved, and training continues bit for bit. The
-states of hooks are theirs: each takes back what it gave (`run/resume.py`).
+states of hooks are not among these: each hook restores its own state (`run/resume.py`).
 """
 
 import json
@@ -126,7 +126,7 @@ def _critic_facts(policy_spec: PolicySpec) -> dict[str, Any]:
 
 
 class Fresh(NamedTuple):
-    """A part of the state that starts afresh, and why the saved one does not fit."""
+    """A part of the state that starts from scratch, and why the saved one does not fit."""
 
     part: str
     reason: str
@@ -155,7 +155,7 @@ def restore(
     Args:
         facts: of `config` and `algorithm`, as `facts_of` gives them.
         start: (key, hypers, env_params) that a run of `config` would begin with.
-        strict: refuse a state of which a part would start afresh.
+        strict: refuse a state of which a part would start from scratch.
 
     Raises:
         UsageError: the checkpoint is another environment's, or its weights have other shapes; what
@@ -238,7 +238,7 @@ def changed_settings(saved: dict[str, Any], current: dict[str, Any]) -> list[str
 
 
 def _parts_by_group(algorithm: Algorithm) -> tuple[str, ...]:
-    """The names of the arrays that lie by group, [N, ...], or how they begin."""
+    """The names of the arrays that are stored by group, [N, ...], or how they begin."""
     axes = checkpoint.named_arrays({"runner": {"envs": env_axes(algorithm.rollout_spec)}})
     return ("runner.learners", *(name for name, axis in axes.items() if axis == 1))
 
@@ -315,7 +315,7 @@ def _episodes(
     shapes: RunnerState,
     arrays: dict[str, np.ndarray],
 ) -> tuple[PyTree, PyTree, list[Fresh]]:
-    """(envs, window, fresh): the saved episodes; None for a part that has to start afresh."""
+    """(envs, window, fresh): the saved episodes; None for a part that has to start from scratch."""
     parts, fresh = {}, []
     for name, what in (("envs", ENVIRONMENTS), ("window", STATISTICS)):
         parts[name] = None
