@@ -110,7 +110,7 @@ class Clients(RolloutSource):
         self.lanes = EpisodeLanes(config, algorithm.rollout_spec)
 
     def batch_shapes(self, runner: RunnerState, env_params: PyTree) -> PyTree:
-        """Those of a batch that nobody has played yet; every batch has the same."""
+        """The shapes of a batch that nobody has played yet, which all batches have."""
         return EpisodeLanes(self.trainer.config, self.algorithm.rollout_spec).take()
 
     def rollout(self, runner: RunnerState, batch: PyTree) -> Rollout:
