@@ -44,7 +44,7 @@ class SweepRun(abc.ABC):
                 self.close()
             finally:
                 store.close()
-            self.sweep.whole_seconds = time.perf_counter() - began
+                self.sweep.whole_seconds = time.perf_counter() - began
         return self.sweep
 
     def take_over(self) -> None:
