@@ -466,8 +466,8 @@ class Trainer(TrainingNumbers, PolicyAccess, EpisodeAccess, TrainerResults, Answ
 
     def set_state(self, runner: RunnerState, result: Result) -> None:
         """Sets the state of training to that which `result` led to."""
-        self.lifetime = Lifetime.after(result, self.lifetime)
-        self._runner, self.last_result = runner, result
+        lifetime = Lifetime.after(result, self.lifetime)
+        self._runner, self.lifetime, self.last_result = runner, lifetime, result
 
     def snapshot(self, *, at_the_end: bool = False) -> Snapshot:
         """The state of training; at the end with an earlier state of a hook whose `state` fails."""
