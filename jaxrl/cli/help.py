@@ -39,19 +39,25 @@ FILES = ("run_dir", "resume", "rllib_config", "out", "output", "init_from")
 SHELLS = ("bash", "zsh", "tcsh")
 
 
-def show_help(argv: Sequence[str], flags: Mapping[str, Flag], prog: str, description: str) -> None:
+def show_help(
+    argv: Sequence[str], flags: Mapping[str, Flag], prog: str, description: str | None
+) -> None:
     """Prints the flags with their defaults and ends the process, if `argv` asks for that.
 
     `--help` shows the most used ones, on one screen, `--help-all` all of them.
+
+    Args:
+        description: the command's docstring; None where Python drops them (`python -OO`).
     """
     if not set(HELP_FLAGS) & set(argv):
         return
     few = "--help-all" not in argv and len(flags) > FEW
     parser = help_parser(_most_used(flags) if few else flags, grouped=len(flags) > FEW and not few)
-    first, *more = description.split("\n", 1)
+    first, *more = (description or "").split("\n", 1)
     summary, _, words = first.removesuffix(".").partition(": ")
     parser.prog, parser.usage = prog, f"{prog} {words or '[flags]'}"
-    parser.description = "\n".join([f"{summary}.", *more])
+    if description is not None:
+        parser.description = "\n".join([f"{summary}.", *more])
     if few:
         parser.epilog = f"--help-all explains all {len(flags)} flags."
     parser.print_help()
