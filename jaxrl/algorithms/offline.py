@@ -128,7 +128,8 @@ class _OfflineLoop(Loop):
                 update = each_policy(functools.partial(self.learn_policy, spec), (0, 0, 0))
                 learners[g], _, metrics[g] = update(learners[g], rollout[g], iteration)
         played = self._nothing_played()
-        window, episodes = report(runner.window, played, jnp.zeros((1, 1), bool))
+        places = self.rollout_spec.grouping.places
+        window, episodes = report(runner.window, played, jnp.zeros((1, 1), bool), places=places)
         runner = RunnerState(
             runner.key, runner.num_updates + 1, tuple(learners), runner.envs, window
         )

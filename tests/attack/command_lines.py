@@ -83,6 +83,14 @@ PLAYING = {
     "max_steps": WHOLE | NOTHING,
     "compile_cache": TEXT,  # one that cannot be used is told of, and not needed
 }
+EVALUATING = PLAYING | {
+    "episodes": WHOLE | NOTHING,
+    "steps": WHOLE | NOTHING,
+    "json": FLAG,
+    "checkpoint": set(),
+    "opponent": NOTHING,
+    "output": PATH,
+}
 ALSO = {  # other words that a message may say
     "policies_to_train": "policy",
     "init_from": "policy",
@@ -104,6 +112,7 @@ TAKEN = {
     | {
         "algorithm": set(),
         "tuned": FLAG,
+        **{name: FLAG for name in ("quiet", "verbose")},
         "rllib_config": set(),
         "ignore": set(),
         "stop_return": REAL | NOTHING,
@@ -135,13 +144,15 @@ TAKEN = {
         "devices": set(),
         "batch_size": WHOLE,
         "tuned": FLAG,
+        "quiet": FLAG,
         "run_dir": PATH,
         "resume": NOTHING,
         "trust": set(),
         "compile_cache": TEXT,
         **{name: set() for name in flags_of(PopulationBasedTraining())},
     },
-    "evaluate": PLAYING | {"checkpoint": set(), "opponent": NOTHING, "output": PATH},
+    "evaluate": EVALUATING,
+    "rollout": EVALUATING,
     "render": PLAYING
     | {
         "out": NOTHING,

@@ -410,6 +410,8 @@ def trainings():
 def playing(run):
     evaluating = partial(jaxrl.evaluate, run)
     more = {
+        "episodes": WHOLE | NOTHING,
+        "steps": WHOLE | NOTHING,
         "opponent": NOTHING,
         "max_steps": WHOLE | NOTHING,
         "return_episodes": FLAG,

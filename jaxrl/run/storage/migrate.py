@@ -59,16 +59,14 @@ FROM_ZERO = re.compile(
 def present_facts(facts: Any) -> Any:
     """The contents of the JSON files of a run or of a checkpoint, in today's form."""
     if not isinstance(facts, dict) or "config_class" not in facts:  # those of a part of a sweep
-        return _present_names(facts)
+        return _with_present_members(_present_names(facts))
     facts = {**LATER_FACTS, **_with_present_config(facts)}
     if isinstance(facts.get("run_settings"), dict):
         facts["run_settings"] = {**LATER_RUN_SETTINGS, **facts["run_settings"]}
         _keep_in_32_bits(facts["run_settings"], "evaluation_seed")
     if "callbacks" in facts:  # the one hook with a state then
         facts["hooks"] = {"callbacks": facts.pop("callbacks")}
-    if isinstance(facts.get("lifetime"), dict):
-        facts["lifetime"] = {**LATER_COUNTS, **facts["lifetime"]}
-    return facts
+    return _with_later_counts(facts)
 
 
 def present_plan(plan: Any) -> Any:
@@ -106,6 +104,20 @@ def value_of_later(name: str, leaf: Any) -> Any:
     if FROM_ZERO.search(name):
         return np.zeros(leaf.shape, leaf.dtype)
     return leaf if name.startswith("hypers.") else None  # a default, which changes nothing
+
+
+def _with_present_members(facts: Any) -> Any:
+    """The facts of a population's checkpoint, with those of each of its members."""
+    if not isinstance(facts, dict) or not isinstance(facts.get("members"), list):
+        return facts
+    return {**facts, "members": [_with_later_counts(member) for member in facts["members"]]}
+
+
+def _with_later_counts(facts: Any) -> Any:
+    """Facts in whose lifetime nothing is missing that is counted today."""
+    if not isinstance(facts, dict) or not isinstance(facts.get("lifetime"), dict):
+        return facts
+    return {**facts, "lifetime": {**LATER_COUNTS, **facts["lifetime"]}}
 
 
 def _with_present_config(facts: dict[str, Any]) -> dict[str, Any]:
