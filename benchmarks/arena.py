@@ -148,7 +148,7 @@ def learn(case: str, against: str, seeds: list[int], config: PPOConfig) -> list[
         tenths = np.array_split(episodes.episode_return.sum / episodes.count, 10)
         last = slice(-max(1, config.num_updates // 20), None)
         count = episodes.count[last].sum()
-        agent1, agent2 = episodes.agent_returns[last].sum(0) / count
+        agent1, agent2 = episodes.agent_returns.sum[last].sum(0) / count
         by_name = {
             name: float(spread.sum[last].sum() / count)
             for name, spread in episodes.custom_metrics.items()

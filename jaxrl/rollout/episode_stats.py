@@ -1,7 +1,7 @@
 """Episode statistics: running sums of each environment, and summaries of finished episodes."""
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 import jax
@@ -15,6 +15,7 @@ from jaxrl.ops.packing import pack
 
 HISTOGRAM_BINS = 30
 Places = tuple[tuple[tuple[int, ...], ...], ...]  # by group N x M
+Pairs = Sequence[tuple[jax.Array, jax.Array]]  # numbers and their lower parts
 
 
 class LowerParts(struct.PyTreeNode):
@@ -44,34 +45,26 @@ class EpisodeStats(struct.PyTreeNode):
 
 
 class Spread(struct.PyTreeNode):
-    """The spread of a number per episode; all three are meaningless where the count is 0."""
+    """The spread of numbers per episode; min and max are meaningless where no episode ended."""
 
-    sum: jax.Array  # f32[]
-    min: jax.Array  # f32[]
-    max: jax.Array  # f32[]
-    lower: jax.Array  # f32[]  what rounding has left out of the sum
-
-
-class Bounds(struct.PyTreeNode):
-    """The least and the greatest of a number per episode, of each policy of a group."""
-
-    min: jax.Array  # f32[N]
-    max: jax.Array  # f32[N]
+    sum: jax.Array  # f32[...]
+    min: jax.Array  # f32[...]
+    max: jax.Array  # f32[...]
+    lower: jax.Array  # f32[...]  what rounding has left out of the sum
 
 
 class Summary(struct.PyTreeNode):
-    """The summary of `count` finished episodes."""
+    """The summary of `count` finished episodes; the shapes are those of its spreads."""
 
     count: jax.Array  # i32[]
-    episode_return: Spread  # summed over agents
-    episode_len: Spread
-    agent_returns: jax.Array  # f32[M]  sums over the episodes
-    custom_metrics: dict[str, Spread]
+    episode_return: Spread  # []  summed over agents
+    episode_len: Spread  # []
+    custom_metrics: dict[str, Spread]  # {name: []}
+    agent_returns: Spread  # [M]
+    # by group [N], summed over a policy's agents; empty where one policy plays them all
+    policy_returns: tuple[Spread, ...] = ()
     # i32[M]  sums over the episodes; None where all agents always act
     agent_steps: jax.Array | None = None
-    agent_returns_lower: jax.Array | float = 0.0  # f32[M]
-    # by group, summed over a policy's agents; empty where one policy plays them all
-    policy_returns: tuple[Bounds, ...] = ()
 
 
 class Window(struct.PyTreeNode):
@@ -155,39 +148,27 @@ def summarise(episodes: EpisodeStats, mask: jax.Array, places: Places = ()) -> S
         places: the agents of each policy, as of `Grouping.places`.
     """
     episodes = episodes.in_two_parts
+    parts = (episodes.returns, episodes.lower.returns)
+    summed = lambda agents: exact_sums.two_sum(*(jnp.sum(part[..., agents], -1) for part in parts))
     numbers = (
-        exact_sums.two_sum(
-            *(jnp.sum(part, -1) for part in (episodes.returns, episodes.lower.returns))
-        ),
+        summed(slice(None)),
         _in_two_parts(episodes.length),
         *zip(episodes.metrics.values(), episodes.lower.metrics.values(), strict=True),
+        parts,
+        *(summed(np.array(table)) for table in places),
     )
-    values, lower = (jnp.stack(parts) for parts in zip(*numbers, strict=True))
-    episode_return, episode_len, *custom = _spreads(values, lower, mask)
-    rows = lambda leaf: jnp.where(mask[..., None], leaf, 0).reshape(-1, leaf.shape[-1])
-    agent_returns = exact_sums.total(rows(episodes.returns), rows(episodes.lower.returns))
+    episode_return, episode_len, *others = _spreads(numbers, mask)
+    custom = {name: others.pop(0) for name in episodes.metrics}
+    agents, *policies = others
+    steps = lambda leaf: jnp.sum(leaf, axis=tuple(range(mask.ndim)), where=mask[..., None])
     return Summary(
         count=jnp.sum(mask, dtype=jnp.int32),
         episode_return=episode_return,
         episode_len=episode_len,
-        agent_returns=agent_returns[0],
-        custom_metrics=dict(zip(episodes.metrics, custom, strict=True)),
-        agent_steps=jax.tree.map(
-            lambda steps: jnp.sum(rows(steps), axis=0, dtype=jnp.int32), episodes.agent_steps
-        ),
-        agent_returns_lower=agent_returns[1],
-        policy_returns=tuple(_bounds(episodes, mask, np.array(table)) for table in places),
-    )
-
-
-def _bounds(episodes: EpisodeStats, mask: jax.Array, table: np.ndarray) -> Bounds:
-    """The bounds of the returns of policies that play the agents at `table`, i32[N, M]."""
-    parts = (episodes.returns, episodes.lower.returns)
-    returns, _ = exact_sums.two_sum(*(jnp.sum(part[..., table], -1) for part in parts))
-    returns, mask = returns.reshape(-1, len(table)), mask.reshape(-1, 1)
-    return Bounds(
-        min=jnp.min(jnp.where(mask, returns, jnp.inf), axis=0),
-        max=jnp.max(jnp.where(mask, returns, -jnp.inf), axis=0),
+        custom_metrics=custom,
+        agent_returns=agents,
+        policy_returns=tuple(policies),
+        agent_steps=jax.tree.map(steps, episodes.agent_steps),
     )
 
 
@@ -219,17 +200,25 @@ def report(
     if axis_name is not None:
         gather = functools.partial(jax.lax.all_gather, axis_name=axis_name, axis=1, tiled=True)
         reached, episode_done = jax.tree.map(gather, (reached, episode_done))
-    iteration = summarise(reached, episode_done, places)
-    window = _push(
-        window,
-        jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), reached),
-        episode_done.reshape(-1),
+    rows = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), reached)
+    size, index = window.episodes.length.shape[0], jnp.arange(window.episodes.length.shape[0])
+    # The window's episodes, oldest first, and this iteration's steps behind them.
+    episodes = jax.tree.map(
+        lambda *leaves: jnp.concatenate(leaves), pack(window.episodes, 1), pack(rows, 1)
     )
-    size = window.episodes.length.shape[0]
-    recent = summarise(window.episodes, jnp.arange(size) >= size - window.count, places)
-    more = iteration.count > size
-    now, last = (pack(summary, num_axes=0) for summary in (iteration, recent))
-    recent = jax.tree.map(lambda now, last: jnp.where(more, now, last), now, last).unpack()
+    ended = jnp.concatenate((index >= size - window.count, episode_done.reshape(-1)))
+    in_iteration = ended & (jnp.arange(ended.size) >= size)
+    rank = jnp.cumsum(ended, dtype=jnp.int32)  # of the episodes, 1 of the oldest
+    last = rank[-1]
+    in_recent = ended & (rank > last - jnp.maximum(size, jnp.sum(in_iteration)))
+    summaries = jax.vmap(lambda mask: summarise(episodes.unpack(), mask, places))(
+        jnp.stack((in_iteration, in_recent))
+    )
+    iteration, recent = (jax.tree.map(lambda leaf, i=i: leaf[i], summaries) for i in range(2))
+    row = jnp.searchsorted(rank, last - size + 1 + index)
+    window = Window(
+        jax.tree.map(lambda leaf: leaf[row], episodes).unpack(), jnp.minimum(last, size)
+    )
     histograms = {name: histogram(values, axis_name) for name, values in hist_data.items()}
     return window, EpisodeMetrics(iteration, recent, histograms)
 
@@ -253,36 +242,22 @@ def histogram(values: jax.Array, axis_name: str | None = None) -> Histogram:
     return Histogram(count, *sums, least, greatest, counts)
 
 
-def _push(window: Window, reached: EpisodeStats, episode_done: jax.Array) -> Window:
-    """The window after the episodes [R] that are done, found by binary search, not by a sort."""
-    size = window.episodes.length.shape[0]
-    running_count = jnp.cumsum(episode_done.astype(jnp.int32))
-    total = running_count[-1]
-    # Entry i of the new window is the (total - size + i + 1)-th that ended now, or an older one
-    # further on.
-    rank = total - size + 1 + jnp.arange(size)
-    row = jnp.clip(jnp.searchsorted(running_count, rank), 0, episode_done.shape[0] - 1)
-    older = jnp.clip(jnp.arange(size) + total, 0, size - 1)
-    episodes = jax.tree.map(
-        lambda new, old: jnp.where(
-            (rank >= 1).reshape(-1, *[1] * (new.ndim - 1)), new[row], old[older]
-        ),
-        pack(reached, num_axes=1),
-        pack(window.episodes, num_axes=1),
-    )
-    return Window(episodes.unpack(), jnp.minimum(window.count + total, size))
+def _spreads(numbers: Pairs, mask: jax.Array) -> list[Spread]:
+    """The spreads of (f32[..., *shape], its lower part) each, where `mask`, bool[...], is set.
 
-
-def _spreads(values: jax.Array, lower: jax.Array, mask: jax.Array) -> list[Spread]:
-    """The sum, minimum and maximum of each row of f32[Q, ...] where `mask`, bool[...], is set."""
-    mask = mask.reshape(1, -1)
-    values, lower = (part.reshape(part.shape[0], -1) for part in (values, lower))
-    counted = (jnp.where(mask, part, 0.0) for part in (values, lower))
-    sums, left_out = exact_sums.total(*counted, axis=1)
-    spreads = Spread(
-        sum=sums,
-        min=jnp.min(jnp.where(mask, values, jnp.inf), axis=1),
-        max=jnp.max(jnp.where(mask, values, -jnp.inf), axis=1),
-        lower=left_out,
+    All are rows of one sum: a sum that is exact compiles as long for one number as for many.
+    """
+    upper, lower = (pack(part, mask.ndim, widest=None) for part in zip(*numbers, strict=True))
+    rows = lambda part: part.wide["float32"].reshape(mask.size, -1)
+    values, mask = rows(upper), mask.reshape(-1, 1)
+    sums, left_out = exact_sums.total(
+        *(jnp.where(mask, part, 0.0) for part in (values, rows(lower)))
     )
-    return [jax.tree.map(lambda leaf, i=i: leaf[i], spreads) for i in range(values.shape[0])]
+    found = (
+        sums,
+        jnp.min(jnp.where(mask, values, jnp.inf), axis=0),
+        jnp.max(jnp.where(mask, values, -jnp.inf), axis=0),
+        left_out,
+    )
+    columns = (upper.replace(wide={"float32": row}).unpack() for row in found)
+    return list(map(Spread, *columns))

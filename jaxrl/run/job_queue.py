@@ -1,5 +1,9 @@
 """Jobs of a run's host that are done in order on a thread of their own, beside training."""
 
+import atexit
+import contextlib
+import threading
+import weakref
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -21,6 +25,7 @@ class JobQueue:
         self.most_waiting = most_waiting
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=name)
         self._jobs: deque[Future] = deque()
+        _queues.add(self)
 
     def __len__(self) -> int:
         """The number of jobs that nobody has met the end of."""
@@ -46,3 +51,17 @@ class JobQueue:
         """Waits for all jobs, and ends the thread."""
         self.wait()
         self._thread.shutdown()
+
+
+_queues: "weakref.WeakSet[JobQueue]" = weakref.WeakSet()
+
+
+def _finish() -> None:
+    """Waits for the jobs of queues that a program which ends has not closed."""
+    for queue in list(_queues):
+        with contextlib.suppress(Exception):  # nobody is there to meet it; jobs tell what failed
+            queue.wait()
+
+
+# Before the threads that jobs themselves ask for can no longer be started; `atexit` is too late.
+getattr(threading, "_register_atexit", atexit.register)(_finish)

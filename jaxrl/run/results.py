@@ -205,7 +205,7 @@ def episode_results(algorithm: Algorithm, summary: Summary, counts: Result | Non
     if count == 0:
         return {**(counts or {})}
     grouping = algorithm.grouping
-    agent_returns = on_host(summary.agent_returns, summary.agent_returns_lower) / count
+    agent_returns = on_host(summary.agent_returns.sum, summary.agent_returns.lower) / count
     agents = dict(zip(grouping.agents, agent_returns.tolist(), strict=True))
     task = {
         name.removeprefix(TASK): _mean(spread, count)

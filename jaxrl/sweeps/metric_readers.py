@@ -188,9 +188,7 @@ def _sum_of(spread: Callable[[Summary], Spread]) -> EpisodeReader:
     return lambda summary: spread(summary).sum + spread(summary).lower
 
 
-def _agent_returns(summary: Summary) -> jax.Array:
-    """The agents' returns summed over episodes, f32[M]."""
-    return summary.agent_returns + summary.agent_returns_lower
+_agent_returns = _sum_of(lambda summary: summary.agent_returns)  # f32[M]
 
 
 def _bound_of(spread: Callable[[Summary], Spread], side: str) -> EpisodeReader:

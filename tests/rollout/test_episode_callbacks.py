@@ -107,7 +107,7 @@ def test_returns_as_custom_metrics_are_the_returns(arena):
     assert episodes.count.sum() == E * (T * ITERATIONS // LENGTH)
     for i, agent in enumerate(MultiAgentArena.agents):
         np.testing.assert_array_equal(
-            of_iterations(arena[1], f"{agent}_return")[0], episodes.agent_returns[:, i]
+            of_iterations(arena[1], f"{agent}_return")[0], episodes.agent_returns.sum[:, i]
         )
 
 
@@ -214,7 +214,7 @@ def test_halved_rewards_are_learned_from_as_if_the_environment_paid_half_and_ret
     alike(floats(runner.learners), floats(half.learners))
     alike(floats(metrics.learners), floats(half_metrics.learners))
     returns, half_returns = (
-        trained.episodes.iteration.agent_returns for trained in (metrics, half_metrics)
+        trained.episodes.iteration.agent_returns.sum for trained in (metrics, half_metrics)
     )
     assert np.all(np.asarray(returns) > 0)
     np.testing.assert_allclose(returns, 2 * half_returns, rtol=1e-5)

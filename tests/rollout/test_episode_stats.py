@@ -59,7 +59,7 @@ def assert_summary(summary, episodes):
     if not episodes:
         return
     np.testing.assert_array_equal(
-        summary.agent_returns, np.sum([returns for returns, _, _ in episodes], axis=0)
+        summary.agent_returns.sum, np.sum([returns for returns, _, _ in episodes], axis=0)
     )
     assert_spread(summary.episode_return, [returns.sum() for returns, _, _ in episodes])
     assert_spread(summary.episode_len, [length for _, length, _ in episodes])
@@ -101,7 +101,7 @@ def test_before_the_first_episode_ends_there_is_nothing_to_report():
         window, metrics = reported(window, episodes, jnp.asarray(over))
         assert metrics.iteration.count == metrics.recent.count == window.count == 0
         assert metrics.recent.episode_return.sum == metrics.recent.episode_len.sum == 0
-        assert not jnp.any(metrics.recent.agent_returns)
+        assert not jnp.any(metrics.recent.agent_returns.sum)
 
 
 def test_an_iteration_of_exactly_as_many_episodes_as_the_window_holds_fills_it():
@@ -145,7 +145,7 @@ def test_a_summary_by_hand():
     assert_spread(summary.episode_return, [3.0, 6.0])
     assert_spread(summary.episode_len, [7.0, 3.0])
     assert_spread(summary.custom_metrics["goals"], [0.5, 1.0])
-    assert summary.agent_returns.tolist() == [11.0, -2.0]
+    assert summary.agent_returns.sum.tolist() == [11.0, -2.0]
 
 
 def test_the_bounds_of_a_policys_returns_by_hand():
@@ -232,5 +232,5 @@ def test_whole_numbers_are_summed_without_rounding_over_episodes_too():
         (summary.episode_len, 3 * 2**24 + 3),
     ):
         assert float(spread.sum) + float(spread.lower) == total
-    of_agents = float(summary.agent_returns[0]) + float(summary.agent_returns_lower[0])
+    of_agents = float(summary.agent_returns.sum[0]) + float(summary.agent_returns.lower[0])
     assert of_agents == 3 * 2**24 + 2
