@@ -9,7 +9,16 @@ from jaxrl.algorithms.task_settings import EVERYBODY
 from jaxrl.cli.flags import CompileFlags, Flag, find_modules_here, flags_of, given_flags, read_flags
 from jaxrl.cli.help import show_help
 from jaxrl.core.errors import UsageError
-from jaxrl.core.fields import UINT32, check_all, count, flag, number, setting, without
+from jaxrl.core.fields import (
+    UINT32,
+    check_all,
+    count,
+    flag,
+    number,
+    optional_flag,
+    setting,
+    without,
+)
 from jaxrl.core.plan import WIDE, labelled, laid_out
 from jaxrl.core.words import any_value, as_text, or_none, pairs, text_of, value_of
 from jaxrl.play import load
@@ -69,7 +78,12 @@ class EvaluateOptions:
         "steps of the environment after which no further episode begins; the last one is whole",
         count(optional=True),
     )
-    explore: bool = EXPLORE
+    explore: Any = setting(
+        None,
+        "sample actions; False: the likeliest ones; None: both, with --json or --output the "
+        "likeliest",
+        optional_flag,
+    )
     checkpoint: Any = CHECKPOINT
     seed: Any = SEED
     env_args: Any = ENV_ARGS
@@ -140,8 +154,11 @@ def _evaluate(run: str, options: EvaluateOptions) -> None:
     # First: a trainer may remove it while episodes are played.
     facts = open_found(run, options.checkpoint, read_facts)
     settings = without(dataclasses.asdict(options), {"json"})
-    result = load.evaluate(run, **settings)
-    print_answer(dumped(result) if options.json else report(result, run, options))
+    both = options.explore is None and not (options.json or options.output)
+    for explore in (False, True) if both else (bool(options.explore),):
+        result = load.evaluate(run, **{**settings, "explore": explore})
+        shown = report(result, run, dataclasses.replace(options, explore=explore))
+        print_answer(dumped(result) if options.json else shown)
     if not options.trust and (left_out := untrusted_callbacks(facts)):
         names = ", ".join(map(str, left_out))
         line = f"left out: {names} and what they report; --trust imports them"

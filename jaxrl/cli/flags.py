@@ -15,6 +15,7 @@ from typing import Any
 
 from jaxrl.core.errors import UsageError, brief
 from jaxrl.core.fields import field_names, setting, unknown_setting
+from jaxrl.core.fields import flag as switch
 from jaxrl.core.json_text import has_surrogate
 from jaxrl.core.words import (
     Form,
@@ -38,12 +39,17 @@ class Flag:
     after: str | None = None  # what is declared before it, in the same class
 
     @property
+    def is_switch(self) -> bool:
+        """Whether it may stand alone, for True."""
+        return isinstance(self.default, bool) or self.form.value == switch.value
+
+    @property
     def value(self) -> str:
         """The form of its value, or of each of several, for people."""
         if self.form.metavar:
             return f"{self.form.metavar} ..."
-        if isinstance(self.default, bool):
-            return "[True|False]"  # which may be left out
+        if self.is_switch:
+            return f"[{switch.value}]"  # which may be left out
         return self.form.value or {int: "N", float: "NUMBER"}.get(type(self.default), "VALUE")
 
 
@@ -96,7 +102,7 @@ def given_flags(
     """The values after each flag that is there, by the setting's name.
 
     Args:
-        flags: by name; one whose default is True or False may stand alone, for True.
+        flags: by name.
         positional: the name under which words without a flag are returned, if there may be any.
         others: whether there may be other flags, which are passed over.
 
@@ -105,7 +111,7 @@ def given_flags(
     """
     _check_dashes(argv)
     words, switches = [], set()
-    for name in filter(lambda name: _is_switch(flags[name]), flags):
+    for name in filter(lambda name: flags[name].is_switch, flags):
         switches |= {*names_of(name, flags[name])}
     for word, after in zip(argv, [*argv[1:], ""], strict=False):
         flag, equals, value = word.partition("=")
@@ -203,10 +209,6 @@ def _parser(
     for name, spellings, nargs in numbers:
         parser.add_argument(*spellings, dest=name, nargs=nargs, action="append")
     return parser
-
-
-def _is_switch(flag: Flag) -> bool:
-    return isinstance(flag.default, bool)
 
 
 def find_modules_here(*, last: bool = False) -> None:

@@ -147,6 +147,14 @@ def flag(name: str, value: Any) -> None:
 flag.value = "True|False"
 
 
+def optional_flag(name: str, value: Any) -> None:
+    if value is not None:
+        flag(name, value)
+
+
+optional_flag.value = flag.value
+
+
 def file_path(what: str, *, optional: bool = False) -> Check:
     """A path that is written as a text or a `Path`; if `optional`, None as well."""
     is_path = lambda value: isinstance(value, str | Path) and _is_text(str(value))

@@ -82,8 +82,21 @@ def test_trainer_script_function_and_loaded_policies_play_the_same_episodes(trai
     )
     evaluate_run([str(trained.run_dir), "--episodes", "6"])
     printed = capsys.readouterr().out
-    assert f"{loaded['episode_return_mean']:10.2f} +- {loaded['episode_return_std']:.2f}" in printed
-    assert "num_collisions" in printed
+    likeliest, sampled = printed.split(f"6 episodes of {trained.run_dir}")[1:]
+    explored = jaxrl.evaluate(trained.run_dir, episodes=6, explore=True)["env_runners"]
+    assert explored["episode_return_mean"] != loaded["episode_return_mean"]
+    for block, name, result in ((likeliest, "likeliest", loaded), (sampled, "sampled", explored)):
+        assert f"(last), {name} actions" in block and "num_collisions" in block
+        spread = f"{result['episode_return_mean']:10.2f} +- {result['episode_return_std']:.2f}"
+        assert spread in block
+
+
+@pytest.mark.parametrize("way", ["True", "False"])
+def test_the_command_plays_one_way_where_it_is_told_which(trained, capsys, way):
+    evaluate_run([str(trained.run_dir), "--episodes", "2", "--explore", way])
+    printed = capsys.readouterr().out
+    assert printed.count("2 episodes of") == 1
+    assert {"True": "sampled", "False": "likeliest"}[way] in printed
 
 
 def test_trainer_and_saved_run_give_the_episodes_that_they_evaluate(trained):
