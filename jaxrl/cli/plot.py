@@ -88,7 +88,7 @@ def runs_in(path: Path) -> list[Path]:
         logs = sorted([*path.glob(f"*/{METRICS}"), *path.glob(f"{TRIALS}/*/{METRICS}")])
     if not logs:
         raise UsageError(f"{path} is not a run's folder and holds none: there is no {METRICS}")
-    return [log.parent for log in logs]
+    return [log.parent for log in logs if not runs.is_link(log.parent)]
 
 
 def labels_of(runs: list[Path]) -> list[str]:

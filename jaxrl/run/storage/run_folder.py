@@ -22,7 +22,7 @@ from jaxrl.core.json_text import read_json
 from jaxrl.run.storage import own_files
 from jaxrl.run.storage.config_file import asks_for_trust, described
 from jaxrl.run.storage.forms import RUN, problem_of
-from jaxrl.run.storage.runs import CONFIG, next_time
+from jaxrl.run.storage.runs import CONFIG, link_latest, next_time
 
 Made = TypeVar("Made")
 
@@ -70,7 +70,9 @@ def new_folder(
     if run_dir != "auto":
         return Path(run_dir), create(Path(run_dir), facts, fill)
     candidates = run_folders(facts["env_name"], facts["config"].get("seed"))
-    return first_free(candidates, lambda path: create(path, facts, fill))
+    path, held = first_free(candidates, lambda path: create(path, facts, fill))
+    link_latest(path)
+    return path, held
 
 
 def create(

@@ -1,12 +1,14 @@
 """Folders that hold runs: the latest one, `runs/arena/latest`, and what is inside."""
 
 import contextlib
+import os
 import re
 import time
 from datetime import datetime, timedelta
 from pathlib import Path
 
 from jaxrl.core.errors import UsageError
+from jaxrl.run.storage import own_files
 from jaxrl.run.storage.forms import NUMBER, Form, problem_of
 from jaxrl.run.storage.json_lines import Damage, read_rows
 
@@ -35,12 +37,31 @@ def resolve(path: str | Path, kind: str = CONFIG) -> Path:
     path = Path(path)
     if path.parent.name == TRIALS and path.name.isdecimal() and not path.exists():
         return path.with_name(trial_names(path.parent.parent).get(int(path.name), path.name))
-    if path.name != LATEST or path.exists():
+    if path.name != LATEST or (path.exists() and not path.is_symlink()):
         return path
     found = _newest_first(path.parent, kind)
     if not found:
         raise UsageError(f"{path}: {path.parent} holds no {'run' if kind == CONFIG else 'sweep'}")
     return found[0]
+
+
+def link_latest(run: Path) -> None:
+    """Has a link `latest` beside a new run lead to it, for `ls`, browsers and viewers of pictures.
+
+    Commands do not follow it: they look for the newest run. A file or folder of that name stays.
+    """
+    link = run.with_name(LATEST)
+    if link.exists() and not link.is_symlink():
+        return
+    made = own_files.temporary_beside(link)
+    with contextlib.suppress(OSError, NotImplementedError):  # where there are no links
+        made.symlink_to(run.name, target_is_directory=True)
+        os.replace(made, link)
+
+
+def is_link(path: Path) -> bool:
+    """Whether it is what `link_latest` makes: the same run as another path beside it."""
+    return path.name == LATEST and path.is_symlink()
 
 
 def trial_names(sweep: Path) -> dict[int, str]:
@@ -87,7 +108,7 @@ def _newest_first(folder: Path, kind: str) -> list[Path]:
     try:
         for path in folder.iterdir() if folder.is_dir() else ():
             with contextlib.suppress(FileNotFoundError):  # removed meanwhile
-                if (path / kind).is_file():
+                if (path / kind).is_file() and not is_link(path):
                     begins[path] = _begin(path, kind)
     except OSError as error:
         raise UsageError(f"{folder} cannot be read: {error.strerror or error}") from None

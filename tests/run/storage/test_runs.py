@@ -8,9 +8,10 @@ import pytest
 import jaxrl
 from jaxrl import UsageError, evaluate, load_policy, resume_sweep
 from jaxrl.cli.evaluate import evaluate as evaluate_command
+from jaxrl.cli.plot import runs_in
 from jaxrl.run.resume import read_run
 from jaxrl.run.storage import checkpoint, runs
-from jaxrl.run.storage.runs import LATEST, PLAN, contents, resolve
+from jaxrl.run.storage.runs import LATEST, PLAN, contents, link_latest, resolve
 
 
 @pytest.fixture
@@ -46,6 +47,25 @@ def test_latest_is_the_newest_run_by_the_time_in_its_name(arena):
 def test_latest_is_by_the_time_of_its_files_where_a_name_has_none(arena):
     os.utime(arena / "mine" / "config.json")  # now
     assert resolve(arena / LATEST).name == "mine"
+
+
+def test_a_link_leads_to_the_run_that_was_begun_last_and_no_command_takes_it_for_another(arena):
+    for name in ("mine", "20260102-030405-s9"):
+        link_latest(arena / name)
+        assert os.readlink(arena / LATEST) == name
+        assert (arena / LATEST / "config.json").read_text() == "{}"
+    assert resolve(arena / LATEST) == arena / "20260301-000000-s0"  # not by the link
+    assert "holds 4 runs and 1 sweep" in contents(arena)
+    (arena / "mine" / "metrics.jsonl").touch()
+    link_latest(arena / "mine")
+    assert runs_in(arena) == [arena / "mine"]
+    assert not list(arena.glob(".latest*"))
+
+
+def test_what_a_user_has_named_latest_is_not_replaced_by_a_link(arena):
+    (arena / LATEST).write_text("my notes")
+    link_latest(arena / "mine")
+    assert (arena / LATEST).read_text() == "my notes"
 
 
 def test_a_folder_that_is_named_latest_is_itself(arena):
