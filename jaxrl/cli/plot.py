@@ -1,30 +1,41 @@
 """`jaxrl plot`: the learning curves of one run, or of several in one figure."""
 
 import dataclasses
+import itertools
+import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from jaxrl.cli.flags import flags_of, given_flags
 from jaxrl.cli.help import show_help
 from jaxrl.core.errors import UsageError
-from jaxrl.core.fields import setting
+from jaxrl.core.fields import setting, without
 from jaxrl.core.plan import labelled
 from jaxrl.core.words import shown_as
 from jaxrl.run.command_line import program
+from jaxrl.run.logging.comparison import compared, paper
 from jaxrl.run.logging.console import print_answer
 from jaxrl.run.logging.curves import Curves, source_line
-from jaxrl.run.logging.figures import compared, figure, save_figure
+from jaxrl.run.logging.figures import figure, save_figure
 from jaxrl.run.logging.panels import MAX_PANELS, panels_of
 from jaxrl.run.storage import checkpoint, run_folder, runs
 from jaxrl.run.storage.runs import METRICS, TRIALS
+
+ENV = "env"  # the environment's name, among the settings that tell runs apart
+LONGEST_LABEL = 32
 
 
 @dataclasses.dataclass(frozen=True)
 class PlotOptions:
     """Flags of `jaxrl plot`."""
 
-    out: str = setting("curves.png", "the file: .png, .pdf or .svg", shown_as("FILE"))
+    out: str = setting(
+        "curves.png",
+        "the file: .png or .svg; .pdf, of several runs as wide as a paper's column",
+        shown_as("FILE"),
+    )
     title: str = setting("", "above the panels; default: the environment's name", shown_as("TEXT"))
 
 
@@ -53,7 +64,10 @@ def plot(argv: Sequence[str] | None = None) -> None:
 
 
 def write_plot(paths: list[Path], options: PlotOptions) -> None:
-    """One run: its curves by agent and by policy. Several: a line for each run."""
+    """One run: its curves by agent and by policy. Several: a line for each run or setting.
+
+    A PDF of several is for a paper: the returns alone, in the width of a column.
+    """
     facts = [run_folder.read(path) for path in paths]
     by_name, envs = {}, {}
     for fact in facts:
@@ -69,8 +83,13 @@ def write_plot(paths: list[Path], options: PlotOptions) -> None:
         else:
             commits = dict.fromkeys(map(source_line, facts))
             footer = "; ".join(commits) if len(commits) <= 2 else f"{len(commits)} commits or days"
-            by_label = dict(zip(labels_of(paths), series, strict=True))
-            save_figure(options.out, lambda: compared(by_label, panels, title, footer))
+            groups = {
+                label: [series[i] for i in members]
+                for label, members in groups_of(paths, facts).items()
+            }
+            several = lambda: compared(groups, panels, title, footer)
+            in_paper = Path(options.out).suffix == ".pdf"
+            save_figure(options.out, (lambda: paper(groups)) if in_paper else several)
     except OSError as error:
         raise UsageError(f"{options.out} cannot be written: {error.strerror or error}") from None
 
@@ -89,6 +108,38 @@ def runs_in(path: Path) -> list[Path]:
     if not logs:
         raise UsageError(f"{path} is not a run's folder and holds none: there is no {METRICS}")
     return [log.parent for log in logs if not runs.is_link(log.parent)]
+
+
+def groups_of(runs: list[Path], facts: list[dict[str, Any]]) -> dict[str, list[int]]:
+    """{label: which runs}: those that differ by their seeds alone are together.
+
+    A label has the settings in which the groups differ; a run's path where no two are together.
+    """
+    settings = [{ENV: fact["env_name"], **without(fact["config"], {"seed"})} for fact in facts]
+    members: dict[str, list[int]] = {}
+    for i, chosen in enumerate(settings):
+        members.setdefault(json.dumps(chosen, sort_keys=True), []).append(i)
+    if len(members) == len(runs):
+        return {label: [i] for i, label in enumerate(labels_of(runs))}
+    firsts = [settings[group[0]] for group in members.values()]
+    varied = [
+        name
+        for name in dict.fromkeys(itertools.chain.from_iterable(firsts))
+        if len({json.dumps(first.get(name), sort_keys=True) for first in firsts}) > 1
+    ]
+    labels = [" ".join(_setting(name, first.get(name)) for name in varied) for first in firsts]
+    if len(firsts) == 1 or max(map(len, labels)) > LONGEST_LABEL:
+        labels = labels_of([runs[group[0]] for group in members.values()])
+    counted = [
+        label + (f", {len(group)} seeds" if len(group) > 1 else "")
+        for label, group in zip(labels, members.values(), strict=True)
+    ]
+    return dict(zip(counted, members.values(), strict=True))
+
+
+def _setting(name: str, value: Any) -> str:
+    text = value if isinstance(value, str) else json.dumps(value)
+    return text if name == ENV else f"{name}={text}"
 
 
 def labels_of(runs: list[Path]) -> list[str]:

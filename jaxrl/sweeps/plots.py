@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from jaxrl.run.logging.comparison import FEWEST_FOR_QUARTILES
 from jaxrl.run.logging.figures import (
     COLOURS,
     INK,
@@ -15,14 +16,15 @@ from jaxrl.run.logging.figures import (
     legend_above,
     quiet_scales,
     save_figure,
+    seeds_line,
 )
 from jaxrl.run.logging.figures import short as short_steps
+from jaxrl.run.logging.history import Series
 from jaxrl.sweeps.outcomes import TrialResult, short
-from jaxrl.sweeps.statistics import FEWEST, iqm
+from jaxrl.sweeps.statistics import iqm
 
 MOST_CURVES = len(COLOURS)  # of more settings, those that end best
 MOST_VALUES = 6  # a number with more than these is drawn along an axis
-POINTS = 200
 DECADES = 20.0  # greatest over least, from which on a scale is logarithmic
 
 # Each with the outcomes of its seeds.
@@ -123,24 +125,16 @@ def _curves(axis: Any, groups: Settings, metric: str) -> None:
     best_first = sorted(groups, key=lambda group: -np.median(_scores(group[1])))
     fewest = min(len(outcomes) for _, outcomes in groups)
     varied = _varied(groups)
-    low, high = (25, 75) if fewest >= FEWEST else (0, 100)
+    quartiles = fewest >= FEWEST_FOR_QUARTILES
     for colour, (settings, outcomes) in zip(COLOURS, best_first, strict=False):
-        steps = np.linspace(0, _last_step(outcomes), POINTS)
-        values = np.stack([_at(steps, outcome) for outcome in outcomes])
-        scored = ~np.all(np.isnan(values), axis=0)
-        if not scored.any():
+        lines = [line for line in map(_scored_points, outcomes) if len(line[0])]
+        if not lines:
             continue
-        least, middle, greatest = np.nanpercentile(values[:, scored], [low, 50, high], axis=0)
         label = " ".join(f"{name}={_brief(settings.get(name))}" for name in varied)
-        label = label or "as configured"
-        label = label if len(label) <= 40 else f"{label[:39]}…"
-        axis.plot(
-            steps[scored], middle, color=colour, linewidth=1.7, label=f"{label}  {middle[-1]:.3g}"
-        )
-        axis.fill_between(steps[scored], least, greatest, color=colour, alpha=0.15, linewidth=0)
+        seeds_line(axis, lines, colour, label or "as configured", quartiles=quartiles)
     seeds = best = ""
     if fewest > 1:
-        seeds = f", median and {'quartiles' if low else 'range'} of seeds"
+        seeds = f", median and {'quartiles' if quartiles else 'range'} of seeds"
     if len(groups) > MOST_CURVES:
         best = f", the best {MOST_CURVES} of {len(groups)} settings"
     _finish(axis, f"{metric.split('/')[-1]}{seeds}{best}")
@@ -149,13 +143,10 @@ def _curves(axis: Any, groups: Settings, metric: str) -> None:
     axis.xaxis.set_major_formatter(lambda value, _: short_steps(value))
 
 
-def _at(steps: np.ndarray, outcome: TrialResult) -> np.ndarray:
-    """The newest score at each of these steps; a trial that has ended keeps its last."""
-    at, scores = (np.asarray(part, np.float64) for part in outcome.curve)
-    scored = ~np.isnan(scores)
-    at, scores = at[scored], scores[scored]
-    place = np.searchsorted(at, steps, side="right") - 1
-    return np.where(place >= 0, scores[np.maximum(place, 0)], np.nan)
+def _scored_points(outcome: TrialResult) -> Series:
+    """The part of a trial's curve that has scores."""
+    steps, scores = (np.asarray(part, np.float64) for part in outcome.curve)
+    return steps[~np.isnan(scores)], scores[~np.isnan(scores)]
 
 
 def _scores_along(axis: Any, groups: Settings, names: list[str], metric: str) -> None:

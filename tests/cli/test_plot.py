@@ -7,7 +7,8 @@ import pytest
 from jaxrl import UsageError
 from jaxrl.cli import plot
 from jaxrl.cli.flags import flags_of, given_flags
-from jaxrl.cli.plot import PlotOptions, labels_of, runs_in
+from jaxrl.cli.plot import PlotOptions, groups_of, labels_of, runs_in
+from jaxrl.run.storage import run_folder
 
 
 def make_run(folder, env_name="probe", num_results=3):
@@ -67,6 +68,37 @@ def test_a_folder_of_runs_stands_for_all_in_it_and_so_does_a_sweep(tmp_path):
     assert runs_in(tmp_path / "arena") == runs
     assert runs_in(tmp_path / "sweep") == trials
     assert runs_in(runs[0]) == [runs[0]]
+
+
+def write_config(run, **changes):
+    config = json.loads((run / "config.json").read_text())
+    (run / "config.json").write_text(json.dumps({**config, **changes}))
+    return run
+
+
+def grouped(runs):
+    facts = [run_folder.read(run) for run in runs]
+    return groups_of(runs, facts)
+
+
+def test_runs_that_differ_by_their_seed_alone_are_one_line_named_by_what_tells_settings_apart(
+    tmp_path,
+):
+    runs = [
+        write_config(make_run(tmp_path / f"{lr}-{seed}"), lr=lr, seed=seed)
+        for lr in (0.1, 0.01)
+        for seed in (0, 1)
+    ]
+    assert grouped(runs) == {"lr=0.1, 2 seeds": [0, 1], "lr=0.01, 2 seeds": [2, 3]}
+    assert grouped(runs[:2]) == {"0.1-0, 2 seeds": [0, 1]}
+    assert grouped(runs[:3]) == {"lr=0.1, 2 seeds": [0, 1], "lr=0.01": [2]}
+    assert grouped(runs[::2]) == {"0.1-0": [0], "0.01-0": [1]}  # as they are called
+
+
+def test_settings_that_take_many_words_are_called_by_their_first_run(tmp_path):
+    runs = [write_config(make_run(tmp_path / name), seed=i) for i, name in enumerate("abc")]
+    write_config(runs[2], fcnet_hiddens=[256, 256], activation="relu", lr=0.1)
+    assert grouped(runs) == {"a, 2 seeds": [0, 1], "c": [2]}
 
 
 def test_labels_are_as_long_as_tells_runs_apart(tmp_path):

@@ -15,6 +15,7 @@ from jaxrl.run.results import ENV_STEPS, Result, lookup
 from jaxrl.run.storage.json_lines import Damage, whole_lines
 
 MAX_LINES = 5  # of more agents only the sum is drawn, of more policies a mean and a band
+BAND_POINTS = 200
 WINDOW_SHARE = 0.04  # of the curve, that a smoothed point is the mean of
 
 
@@ -131,6 +132,21 @@ def aligned(lines: Iterable[Series]) -> tuple[np.ndarray, np.ndarray]:
     lines = list(lines)
     steps = max((steps for steps, _ in lines), key=len)
     return steps, np.stack([np.interp(steps, *line) for line in lines])
+
+
+def band_of(lines: Sequence[Series], *, quartiles: bool) -> tuple[np.ndarray, np.ndarray]:
+    """(steps f64[P], f64[3, P]: the least, the median and the greatest of several seeds).
+
+    Values are interpolated; a line that has ended keeps its last.
+
+    Args:
+        quartiles: the first and the third in place of the least and the greatest.
+    """
+    begin, end = (extreme(steps[i] for steps, _ in lines) for i, extreme in ((0, min), (-1, max)))
+    steps = np.linspace(begin, end, BAND_POINTS)
+    values = np.stack([np.interp(steps, *line, left=np.nan) for line in lines])
+    percentiles = (25, 50, 75) if quartiles else (0, 50, 100)
+    return steps, np.nanpercentile(values, percentiles, axis=0)
 
 
 def smooth(values: np.ndarray, *, logarithmic: bool = False) -> np.ndarray:

@@ -1,8 +1,7 @@
-"""Figures of matplotlib: a run's curves, several runs side by side, a matrix of win rates."""
+"""Figures of matplotlib: a run's curves, a matrix of win rates, and what other figures share."""
 
 import functools
 import io
-import itertools
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -10,15 +9,23 @@ from typing import Any
 
 import numpy as np
 
-from jaxrl.algorithms.task_settings import EVERYBODY
 from jaxrl.core.errors import UsageError, brief, require
-from jaxrl.run.logging.curves import MAX_LINES, aligned, last_step, of_kind, smooth, spans_decades
+from jaxrl.run.logging.curves import (
+    MAX_LINES,
+    aligned,
+    band_of,
+    last_step,
+    of_kind,
+    smooth,
+    spans_decades,
+)
 from jaxrl.run.logging.history import Series
-from jaxrl.run.logging.panels import WIN_RATE, Panel
+from jaxrl.run.logging.panels import Panel
 from jaxrl.run.storage import own_files
 
 PICTURES = (".png", ".pdf", ".svg")  # what the file's name may end in
 SMOOTHED_FROM = 60  # points of a noisy curve before it is smoothed
+FONTS = {"pdf.fonttype": 42}  # embedded whole, as publishers ask, and text that can be searched
 INLINE_DPI = 75  # of a figure in a notebook: 900 x 600 pixels
 COLOURS = ("#1962aa", "#e25822", "#2f9e6e", "#9c5fb5", "#c9a227", "#5b6770")
 INK, QUIET, RULE = "#20242c", "#6b7280", "#e3e5e8"
@@ -43,7 +50,10 @@ def save_figure(path: str | Path, make: Callable[[], Any]) -> None:
     temporary = own_files.temporary_beside(path)
     try:
         with _drawing:
-            make().savefig(temporary, format=path.suffix[1:])
+            import matplotlib
+
+            with matplotlib.rc_context(FONTS):
+                make().savefig(temporary, format=path.suffix[1:])
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
@@ -62,7 +72,7 @@ def figure(
     """The matplotlib figure of these series."""
     last = last_step([series])
     texts = title, f"{short(last)} environment steps", footer
-    drawn, (returns, *others) = _empty_panels(1 + len(panels), *texts)
+    drawn, (returns, *others) = empty_panels(1 + len(panels), *texts)
     _draw_returns(returns, series)
     for axis, panel in zip(others, panels, strict=True):
         lines = of_kind(series, panel.name)
@@ -71,7 +81,7 @@ def figure(
         if panel.target is not None and lines:
             dashes, label = (0, (5, 3)), f"target {panel.target:g}"
             axis.axhline(panel.target, color=QUIET, linewidth=1.1, linestyle=dashes, label=label)
-        _finish(axis, panel.title, logarithmic=logarithmic)
+        finish(axis, panel.title, logarithmic=logarithmic)
     for axis in (returns, *others):
         axis.set_xlim(0, 1.01 * last or 1)
     return drawn
@@ -107,46 +117,7 @@ def _png(drawn: Any) -> bytes:
     return file.getvalue()
 
 
-def compared(
-    runs: Mapping[str, Mapping[str, Series]],
-    panels: Sequence[Panel],
-    title: str,
-    footer: str = "",
-) -> Any:
-    """The figure of several runs, {label: its series}: one line each, of its policies the mean."""
-    last = last_step(runs.values())
-    texts = title, f"{len(runs)} runs", footer
-    drawn, (returns, *others) = _empty_panels(1 + len(panels), *texts)
-    palette = dict(zip(runs, itertools.cycle(COLOURS), strict=False))
-    caption = "return"
-    for label, series in runs.items():
-        if "return" in series:
-            _smoothed_line(returns, series["return"], palette[label], label)
-        if len(series.get("evaluation", ((), ()))[0]):
-            caption = "return, evaluations as dots"
-            returns.plot(
-                *series["evaluation"],
-                "o",
-                color="white",
-                markeredgecolor=palette[label],
-                markersize=5,
-            )
-    _finish(returns, caption)
-    for axis, panel in zip(others, panels, strict=True):
-        one_line = _against_all if panel.name == WIN_RATE else _mean_line
-        lines = {label: one_line(of_kind(series, panel.name)) for label, series in runs.items()}
-        lines = {label: line for label, line in lines.items() if line is not None}
-        logarithmic = not panel.linear and spans_decades(lines)
-        for label, line in lines.items():
-            _smoothed_line(axis, line, palette[label], label, logarithmic=logarithmic)
-        of_policies = "" if panel.name == WIN_RATE else ", mean over policies"
-        _finish(axis, panel.title + of_policies, logarithmic=logarithmic)
-    for axis in (returns, *others):
-        axis.set_xlim(0, 1.01 * last or 1)
-    return drawn
-
-
-def _empty_panels(number: int, title: str, note: str, footer: str) -> tuple[Any, list[Any]]:
+def empty_panels(number: int, title: str, note: str, footer: str) -> tuple[Any, list[Any]]:
     """(figure, up to four panels in reading order), with the texts around them."""
     drawn = empty_figure((12, 8))
     drawn.subplots_adjust(left=0.065, right=0.95, bottom=0.075, top=0.845, wspace=0.21, hspace=0.36)
@@ -163,27 +134,16 @@ def _empty_panels(number: int, title: str, note: str, footer: str) -> tuple[Any,
     return drawn, panels[:number]
 
 
-def _against_all(lines: Mapping[str, Series]) -> Series | None:
-    return lines.get(EVERYBODY)
-
-
-def _mean_line(lines: Mapping[str, Series]) -> Series | None:
-    if not lines:
-        return None
-    steps, values = aligned(lines.values())
-    return steps, values.mean(0)
-
-
 def _draw_returns(axis: Any, series: Mapping[str, Series]) -> None:
     """The summed return and, of a few agents, their own."""
     agents = of_kind(series, "agent")
     few = 1 < len(agents) <= MAX_LINES
     if few:
         for (agent, line), colour in zip(agents.items(), COLOURS, strict=False):
-            _line(axis, line, colour, agent)
+            named_line(axis, line, colour, agent)
     if "return" in series:
         name = "sum" if few else f"sum of {len(agents)} agents" if len(agents) > 1 else "return"
-        _line(axis, series["return"], INK, name, width=2.2)
+        named_line(axis, series["return"], INK, name, width=2.2)
     if len(series.get("evaluation", ((), ()))[0]):
         axis.plot(
             *series["evaluation"],
@@ -193,7 +153,7 @@ def _draw_returns(axis: Any, series: Mapping[str, Series]) -> None:
             markersize=5,
             label="evaluation",
         )
-    _finish(axis, "return per agent and in sum" if few else "return")
+    finish(axis, "return per agent and in sum" if few else "return")
 
 
 def _draw_lines(axis: Any, lines: Mapping[str, Series], *, logarithmic: bool) -> None:
@@ -211,13 +171,13 @@ def _draw_lines(axis: Any, lines: Mapping[str, Series], *, logarithmic: bool) ->
         )
         mean = values.mean(0)
         mean = smooth(mean, logarithmic=logarithmic) if len(steps) >= SMOOTHED_FROM else mean
-        _line(axis, (steps, mean), COLOURS[0], f"mean of {len(lines)}")
+        named_line(axis, (steps, mean), COLOURS[0], f"mean of {len(lines)}")
         return
     for (name, line), colour in zip(lines.items(), COLOURS, strict=False):
-        _smoothed_line(axis, line, colour, name, logarithmic=logarithmic)
+        smoothed_line(axis, line, colour, name, logarithmic=logarithmic)
 
 
-def _smoothed_line(
+def smoothed_line(
     axis: Any, series: Series, colour: str, name: str, *, logarithmic: bool = False
 ) -> None:
     """The values, pale, under their moving average; of a few points the values alone."""
@@ -225,13 +185,18 @@ def _smoothed_line(
     if len(values) >= SMOOTHED_FROM:
         axis.plot(steps, values, color=colour, alpha=0.25, linewidth=0.9)
         values = smooth(values, logarithmic=logarithmic)
-    _line(axis, (steps, values), colour, name)
+    named_line(axis, (steps, values), colour, name)
 
 
-def _line(axis: Any, series: Series, colour: str, name: str, width: float = 1.7) -> None:
+def named_line(
+    axis: Any, series: Series, colour: str, name: str, width: float = 1.7, longest: int = 16
+) -> None:
+    """A line that the legend calls `name`, with its last value."""
     steps, values = series
     if len(steps):
-        name = name if len(name) <= 16 else f"{name[:8]}…{name[-7:]}"
+        name = (
+            name if len(name) <= longest else f"{name[: longest // 2]}…{name[1 - longest // 2 :]}"
+        )
         marker = "o" if len(steps) == 1 else None
         axis.plot(
             steps,
@@ -243,7 +208,16 @@ def _line(axis: Any, series: Series, colour: str, name: str, width: float = 1.7)
         )
 
 
-def _finish(axis: Any, name: str, *, logarithmic: bool = False) -> None:
+def seeds_line(
+    axis: Any, seeds: Sequence[Series], colour: str, name: str, *, quartiles: bool
+) -> None:
+    """The median of several seeds, in a band of their range or from quartile to quartile."""
+    steps, (least, middle, greatest) = band_of(seeds, quartiles=quartiles)
+    axis.fill_between(steps, least, greatest, color=colour, alpha=0.15, linewidth=0)
+    named_line(axis, (steps, middle), colour, name, longest=40)
+
+
+def finish(axis: Any, name: str, *, logarithmic: bool = False) -> None:
     """Title, legend above the panel so that it covers nothing, and quiet scales."""
     from matplotlib.ticker import FuncFormatter
 

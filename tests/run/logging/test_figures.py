@@ -8,8 +8,9 @@ import pytest
 
 from jaxrl.algorithms.ppo.ppo import HEADLINE_METRICS
 from jaxrl.core.errors import UsageError
+from jaxrl.run.logging.comparison import COLUMN, compared, paper
 from jaxrl.run.logging.curves import MAX_LINES, Curves, smooth, source_line
-from jaxrl.run.logging.figures import compared, figure, save_figure, short
+from jaxrl.run.logging.figures import figure, save_figure, short
 from jaxrl.run.logging.panels import panel_facts, panels_of
 from tests.run.logging.made_results import PANELS, against_opponents, filled, result
 
@@ -123,8 +124,8 @@ def test_an_algorithm_has_as_many_panels_as_headline_metrics(number):
 
 def test_several_runs_are_a_line_each():
     runs = {
-        "slow": filled(5, policies=("p", "q")).series(),
-        "fast": filled(10, evaluated=True).series(),
+        "slow": [filled(5, policies=("p", "q")).series()],
+        "fast": [filled(10, evaluated=True).series()],
     }
     returns, kl, entropy, _ = compared(runs, PANELS, "probe").axes
     assert labels(returns) == ["slow  5", "fast  10"]
@@ -137,6 +138,54 @@ def test_several_runs_are_a_line_each():
     )
 
 
+def seeds(*offsets, steps=(0, 100, 200)):
+    """Runs whose returns rise by 10 with each point, from an offset of their own."""
+    at = np.array(steps, float)
+    return [{"return": (at, offset + at / 10)} for offset in offsets]
+
+
+def test_seeds_of_a_setting_are_their_median_in_a_band_of_their_range():
+    both = {"lr=0.1, 3 seeds": seeds(0, 1, 5), "lr=0.01": seeds(40)}
+    drawn = compared(both, (), "probe")
+    (returns,) = drawn.axes
+    assert labels(returns) == ["lr=0.1, 3 seeds  21", "lr=0.01  60"]
+    (band,) = returns.collections
+    least, greatest = band.get_datalim(returns.transData).intervaly
+    assert (least, greatest) == (0, 25)  # of the seeds 0 and 5
+    np.testing.assert_allclose(returns.lines[0].get_ydata()[[0, -1]], [1, 21])
+    assert "4 runs, median and range of seeds" in [text.get_text() for text in drawn.texts]
+
+
+def test_of_eight_seeds_the_band_goes_from_quartile_to_quartile_and_lines_rise_between_points():
+    (returns,) = compared({"a": seeds(*range(8, 16))}, (), "probe").axes
+    (band,) = returns.collections
+    steps, half = returns.lines[0].get_xdata(), returns.lines[0].get_ydata()
+    np.testing.assert_allclose(half, 11.5 + steps / 10)  # no stairs
+    low, high = band.get_datalim(returns.transData).intervaly
+    np.testing.assert_allclose([low, high], [9.75, 13.25 + 20])  # NumPy's percentiles of 8 to 15
+
+
+def test_a_seed_that_ended_early_keeps_its_last_value_in_the_median():
+    short_one = {"return": (np.array([0.0, 100.0]), np.array([0.0, 90.0]))}
+    (returns,) = compared({"a": [*seeds(0, 2), short_one]}, (), "probe").axes
+    assert returns.lines[0].get_ydata()[-1] == 22  # of 20, 22 and 90
+
+
+def test_a_papers_figure_is_a_column_wide_with_its_legend_below_and_its_fonts_in_the_file(tmp_path):
+    both = {"ours, 2 seeds": seeds(0, 1), "theirs": seeds(3)}
+    figure = paper(both)
+    figure.draw_without_rendering()
+    assert tuple(figure.get_size_inches()) == COLUMN
+    (axis,) = figure.axes
+    (legend,) = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == ["ours, 2 seeds", "theirs"]
+    assert legend.get_window_extent().y1 <= axis.get_window_extent().y0
+    assert (axis.get_xlabel(), axis.get_ylabel()) == ("environment steps", "episode return")
+    save_figure(tmp_path / "figure.pdf", lambda: paper(both))
+    written = (tmp_path / "figure.pdf").read_bytes()
+    assert b"/Subtype /CIDFontType2" in written and b"/Type3" not in written
+
+
 def test_beside_a_pool_the_last_panel_is_the_win_rate_against_all_and_each_that_is_no_copy():
     facts = {"panels": panel_facts(HEADLINE_METRICS, has_opponents=True), "config": {}}
     panels = panels_of(facts)
@@ -147,7 +196,9 @@ def test_beside_a_pool_the_last_panel_is_the_win_rate_against_all_and_each_that_
     assert rates.get_title(loc="left") == "win rate against opponents"
     assert labels(rates) == ["pool  0.5", "random  0.8"]
     np.testing.assert_allclose(rates.lines[1].get_ydata(), [0.76, 0.77, 0.78, 0.79, 0.8])
-    *_, together = compared({"a": curves.series(), "b": filled(5).series()}, panels, "game").axes
+    *_, together = compared(
+        {"a": [curves.series()], "b": [filled(5).series()]}, panels, "game"
+    ).axes
     assert labels(together) == ["a  0.5"]  # against all; the other run met nobody
 
 

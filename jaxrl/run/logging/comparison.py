@@ -1,0 +1,139 @@
+"""Figures of several runs: a line each, or for the seeds of one setting their median in a band."""
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from jaxrl.algorithms.task_settings import EVERYBODY
+from jaxrl.run.logging.curves import aligned, last_step, of_kind, spans_decades
+from jaxrl.run.logging.figures import (
+    COLOURS,
+    QUIET,
+    RULE,
+    empty_figure,
+    empty_panels,
+    finish,
+    seeds_line,
+    short,
+    smoothed_line,
+)
+from jaxrl.run.logging.history import Series
+from jaxrl.run.logging.panels import WIN_RATE, Panel
+
+FEWEST_FOR_QUARTILES = 8  # seeds whose quartiles are shown; of fewer their range
+COLUMN = (3.4, 2.5)  # inches: the width of one of a paper's two columns
+POINTS = 8.0  # of its letters
+
+Groups = Mapping[str, Sequence[Mapping[str, Series]]]  # {label: the series of each seed}
+
+
+def compared(groups: Groups, panels: Sequence[Panel], title: str, footer: str = "") -> Any:
+    """The figure of several runs; of a run's policies the mean."""
+    last = last_step(itertools.chain.from_iterable(groups.values()))
+    count = sum(map(len, groups.values()))
+    spread = f", {band_name(groups)} of seeds" if _has_seeds(groups) else ""
+    note = f"{count} runs{spread}"
+    drawn, (returns, *others) = empty_panels(1 + len(panels), title, note, footer)
+    _draw_returns(returns, groups)
+    has_evaluations = _draw_evaluations(returns, groups)
+    finish(returns, "return, evaluations as dots" if has_evaluations else "return")
+    for axis, panel in zip(others, panels, strict=True):
+        one_line = _against_all if panel.name == WIN_RATE else _mean_line
+        lines = _lines(groups, lambda series, panel=panel: of_kind(series, panel.name), one_line)
+        every = dict(enumerate(itertools.chain.from_iterable(lines.values())))
+        logarithmic = not panel.linear and spans_decades(every)
+        _draw(axis, groups, lines, logarithmic=logarithmic)
+        of_policies = "" if panel.name == WIN_RATE else ", mean over policies"
+        finish(axis, panel.title + of_policies, logarithmic=logarithmic)
+    for axis in (returns, *others):
+        axis.set_xlim(0, 1.01 * last or 1)
+    return drawn
+
+
+def paper(groups: Groups) -> Any:
+    """The returns alone, for one column of a paper; the legend is below the data."""
+    drawn = empty_figure(COLUMN, layout="constrained")
+    axis = drawn.subplots()
+    _draw_returns(axis, groups)
+    handles, labels = axis.get_legend_handles_labels()
+    names = [label.rpartition("  ")[0] for label in labels]  # without the last value
+    if len(names) > 1:
+        columns = 2 if max(map(len, names)) <= 20 else 1
+        looks = {"ncols": columns, "frameon": False, "fontsize": POINTS}
+        drawn.legend(handles, names, loc="outside lower center", **looks)
+    axis.set_xlabel("environment steps", fontsize=POINTS)
+    axis.set_ylabel("episode return", fontsize=POINTS)
+    axis.xaxis.set_major_formatter(lambda value, _: short(value))
+    axis.tick_params(labelsize=POINTS - 1, length=2)
+    axis.grid(True, color=RULE, linewidth=0.6)
+    axis.set_axisbelow(True)
+    for side, spine in axis.spines.items():
+        spine.set_visible(side in ("left", "bottom"))
+        spine.set_color(QUIET)
+    axis.set_xlim(left=0)
+    return drawn
+
+
+def band_name(groups: Groups) -> str:
+    """What a line and its band are."""
+    return f"median and {'quartiles' if _has_quartiles(groups) else 'range'}"
+
+
+def _has_seeds(groups: Groups) -> bool:
+    return any(len(seeds) > 1 for seeds in groups.values())
+
+
+def _has_quartiles(groups: Groups) -> bool:
+    return min(len(seeds) for seeds in groups.values()) >= FEWEST_FOR_QUARTILES
+
+
+def _draw_returns(axis: Any, groups: Groups) -> None:
+    one_return = lambda lines: lines.get("return")
+    _draw(axis, groups, _lines(groups, lambda series: series, one_return))
+
+
+def _draw_evaluations(axis: Any, groups: Groups) -> bool:
+    """Dots, of several seeds at their median; returns whether there are any."""
+    found = _lines(groups, lambda series: series, lambda lines: lines.get("evaluation"))
+    for lines, colour in zip(found.values(), itertools.cycle(COLOURS)):
+        if lines:
+            steps, values = aligned(lines)
+            dots = {"color": "white", "markeredgecolor": colour, "markersize": 5}
+            axis.plot(steps, np.median(values, axis=0), "o", **dots)
+    return any(found.values())
+
+
+def _draw(
+    axis: Any, groups: Groups, found: Mapping[str, list[Series]], *, logarithmic: bool = False
+) -> None:
+    for (label, lines), colour in zip(found.items(), itertools.cycle(COLOURS)):
+        if len(lines) > 1:
+            seeds_line(axis, lines, colour, label, quartiles=_has_quartiles(groups))
+        elif lines:
+            smoothed_line(axis, *lines, colour, label, logarithmic=logarithmic)
+
+
+def _lines(
+    groups: Groups,
+    chosen: Callable[[Mapping[str, Series]], Mapping[str, Series]],
+    one_line: Callable[[Mapping[str, Series]], Series | None],
+) -> dict[str, list[Series]]:
+    """{label: a line of each seed that has one}."""
+    found = {}
+    for label, seeds in groups.items():
+        lines = [one_line(chosen(series)) for series in seeds]
+        found[label] = [line for line in lines if line is not None and len(line[0])]
+    return found
+
+
+def _against_all(lines: Mapping[str, Series]) -> Series | None:
+    return lines.get(EVERYBODY)
+
+
+def _mean_line(lines: Mapping[str, Series]) -> Series | None:
+    if not lines:
+        return None
+    steps, values = aligned(lines.values())
+    return steps, values.mean(0)
