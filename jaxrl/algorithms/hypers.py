@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jaxrl.core.fields import field_names
 from jaxrl.core.types import PolicyId, PyTree
@@ -16,7 +17,7 @@ def as_hypers(configs: Mapping[PolicyId, Any]) -> dict[PolicyId, PyTree]:
 
     K is that of the longest schedule; the others repeat their last knot.
     """
-    names = {policy: _schedules(type(config)) for policy, config in configs.items()}
+    names = {policy: schedules_of(type(config)) for policy, config in configs.items()}
     values = [getattr(config, name) for policy, config in configs.items() for name in names[policy]]
     num_knots = max((len(_knots_of(value)) for value in values), default=1)
 
@@ -58,7 +59,22 @@ def _knots_of(value: float | tuple) -> tuple:
     return value if isinstance(value, tuple) else ((0, value),)
 
 
-def _schedules(config_class: type) -> tuple[str, ...]:
+def ended_schedules(config: Any, hypers: Mapping[PolicyId, PyTree]) -> list[str]:
+    """A line for each schedule that ends before the training does: what stays from then on."""
+    ends = {}
+    for numbers in hypers.values():
+        for name in schedules_of(type(config)):
+            step, value = np.asarray(getattr(numbers, name))[-1].tolist()
+            if 0 < step < config.total_env_steps:
+                ends[name, step, value] = None
+    return [
+        f"{name} is {value:g} from {step:,.0f} steps on, where its schedule ends"
+        + (": nothing more is learned without another lr" if (name, value) == ("lr", 0) else "")
+        for name, step, value in ends
+    ]
+
+
+def schedules_of(config_class: type) -> tuple[str, ...]:
     """The settings that may be schedules."""
     fields = dataclasses.fields(config_class)
     return tuple(

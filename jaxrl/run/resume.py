@@ -9,6 +9,7 @@ from typing import Any
 
 from filelock import FileLock
 
+from jaxrl.algorithms.hypers import ended_schedules
 from jaxrl.core.errors import UsageError
 from jaxrl.core.fields import field_names, only
 from jaxrl.core.types import Key, PyTree
@@ -165,6 +166,8 @@ def restored_into(trainer: Any, saved: Saved, start: tuple[Key, PyTree, PyTree])
     )
     if restored.fresh:
         say(fresh_line(restored.fresh, saved.facts, facts))
+    for line in ended_schedules(trainer.config, restored.hypers):
+        say(line)
     trainer.lifetime, trainer.last_result = saved.lifetime, saved.facts["result"]
     best = saved.best()
     if best and best[1]["metric"] == trainer.best.attribute:

@@ -133,6 +133,18 @@ def test_a_resumed_run_goes_on_to_its_own_end_and_beyond_it_with_more_steps(smal
     assert more.fit()["training_iteration"] == 42
 
 
+def test_a_schedule_that_ends_before_the_training_that_goes_on_is_said(tmp_path, capsys):
+    short, ended = CARTPOLE.replace(total_env_steps=64), {"run_dir": tmp_path / "run"}
+    with Trainer(short, pictures=False, **ended) as trainer:
+        trainer.fit()
+    said = "lr is 0.0001 from 2,000 steps on, where its schedule ends"
+    assert said not in capsys.readouterr().out
+    for total, count in ((128, 0), (64 * 40, 1)):
+        more = short.replace(total_env_steps=total)
+        Trainer.from_checkpoint(tmp_path / "run", config=more, run_dir=None, pictures=False).stop()
+        assert capsys.readouterr().out.count(said) == count
+
+
 def test_numbers_may_change_on_resuming_and_those_set_by_hand_stay(small, start, resume):
     trainer = start()
     trainer.hypers = small.hypers(lr=5e-3)

@@ -3,10 +3,12 @@
 from collections.abc import Mapping
 from typing import Any
 
+from jaxrl.algorithms.hypers import schedules_of
 from jaxrl.algorithms.model_config import BUILT_IN
 from jaxrl.core.fields import without
 from jaxrl.core.types import PolicyId
 
+TOTAL = "total_env_steps"
 CHOOSES_NETWORK = BUILT_IN | {"model"}  # settings that choose a network
 TUNED_NETWORK = ("model", "max_seq_len")  # what a chosen network replaces
 
@@ -23,11 +25,13 @@ def resolve_tuned(
     - What is changed for all policies is no policy's tuned setting any more.
     - Other tuned settings of a policy stay beside those that the changes give it.
     - With other `policies`, a policy that plays the agents of a tuned one has its settings.
+    - With another number of steps, tuned schedules reach over as large a share of them.
 
     Args:
         plain: a configuration of the environment, without changes.
         changes: settings, nested forms read (`read_settings`).
     """
+    tuned = _stretched(plain, tuned, changes.get(TOTAL))
     remaining = _without_network(tuned, changes)
     first = _as_dicts(remaining.get("per_policy", ()))
     second = _as_dicts(changes.get("per_policy", ()))
@@ -46,6 +50,26 @@ def resolve_tuned(
         if left:
             by_policy[policy] = {**left, **chosen}
     return remaining, {**changes, "per_policy": by_policy}
+
+
+def _stretched(plain: Any, tuned: Mapping[str, Any], total: Any) -> Settings:
+    """`tuned`, of all policies and of each, with its schedules over `total` steps of training."""
+    if TOTAL not in tuned or not isinstance(total, int | float) or total == tuned[TOTAL]:
+        return dict(tuned)  # a total that is no number is refused by its check
+    names = schedules_of(type(plain))
+    at = lambda step: int(part) if (part := step * total / tuned[TOTAL]).is_integer() else part
+
+    def over_total(settings: Mapping[str, Any]) -> Settings:
+        chosen = dict(settings)
+        for name in names:
+            if isinstance(knots := chosen.get(name), list | tuple):
+                chosen[name] = [[at(step), value] for step, value in knots]
+        return chosen
+
+    by_policy = {
+        policy: over_total(settings) for policy, settings in tuned.get("per_policy", {}).items()
+    }
+    return over_total(tuned) | ({"per_policy": by_policy} if by_policy else {})
 
 
 def _without_network(tuned: Mapping[str, Any], changes: Mapping[str, Any]) -> Settings:

@@ -41,6 +41,20 @@ def test_a_network_for_all_policies_takes_the_place_of_every_tuned_one(given):
     tuned(**given).build()
 
 
+def test_tuned_schedules_reach_over_as_large_a_share_of_another_number_of_steps():
+    assert tuned().lr == ((0, 2e-3), (2_000_000, 5e-4))
+    assert tuned(total_env_steps=4_000_000).lr == ((0, 2e-3), (4_000_000, 5e-4))
+    pursuit = PPOConfig.tuned("pursuit", total_env_steps=2)  # its entropy falls for 3/4 of training
+    assert (pursuit.lr[1], pursuit.entropy_coeff) == ((2, 0.0), ((0, 0.02), (1.5, 0.0)))
+
+
+def test_a_schedule_that_is_given_stays_in_steps():
+    given = ((0, 1e-3), (100, 1e-4))
+    assert tuned(total_env_steps=1000, lr=given).lr == given
+    chosen = tuned(total_env_steps=1000, per_policy={"pol2": {"lr": given}})
+    assert (chosen.for_policy("pol1").lr[1][0], chosen.for_policy("pol2").lr) == (1000, given)
+
+
 def test_a_value_for_all_policies_takes_the_place_of_one_policys_tuned_value():
     assert by_policy(max_seq_len=5) == {"pol1": {"model": EXPLORER["model"]}}
 
