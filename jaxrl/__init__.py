@@ -21,6 +21,8 @@ jaxrl.Learner(config, obs_space, action_space)         acting and learning, in a
 jaxrl.from_rllib("params.json").config                 RLlib's configuration as a PPOConfig
 """
 
+from typing import TYPE_CHECKING, Any
+
 from jaxrl.adapters.to_gymnasium import to_gymnasium, to_gymnasium_vector
 from jaxrl.adapters.to_gymnax import to_gymnax
 from jaxrl.adapters.to_jaxmarl import to_jaxmarl
@@ -36,7 +38,7 @@ from jaxrl.core.batched_env import BatchedEnvironment
 from jaxrl.core.curriculum import Curriculum, LevelsBySuccess
 from jaxrl.core.env import Environment, MultiAgentEnvironment, StackedEnvironment
 from jaxrl.core.env_checker import check_env
-from jaxrl.core.errors import UsageError
+from jaxrl.core.errors import UsageError, no_attribute
 from jaxrl.core.registry import make, names, register
 from jaxrl.core.seats import ShuffledSeats
 from jaxrl.offline.estimators import estimate_return
@@ -61,6 +63,15 @@ from jaxrl.sweeps.space import choice, grid_search, loguniform, randint, uniform
 from jaxrl.sweeps.sweep import resume_sweep, sweep
 
 __version__ = "0.1.0"
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any:
+        """Is called for what the package does not have; says the word for it here."""
+        if name.startswith("_"):
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        raise no_attribute(name, ["jaxrl"], __all__)
+
 
 __all__ = [
     "BCConfig",

@@ -63,16 +63,25 @@ class AnswersOtherWords:
             """Is called for what the object does not have; says the word for it here."""
             if name.startswith("_") or hasattr(type(self), name):
                 return object.__getattribute__(self, name)  # which fails as it did
-            from jaxrl.core.foreign_names import CALLS, said_of
+            owners = [base.__name__ for base in type(self).__mro__]
+            raise no_attribute(name, owners, dir(self))
 
-            owner = type(self).__name__
-            tables = [f"{CALLS} {base.__name__}" for base in type(self).__mro__]
-            found = next(filter(None, (said_of(name, table) for table in tables)), None)
-            if found is not None:
-                raise NoAttribute(f"{owner} has no {name!r}: {found}")
-            near = nearest(name, [word for word in dir(self) if not word.startswith("_")])
-            hint = f"; did you mean {either(near)}?" if near else ""
-            raise NoAttribute(f"{owner} has no {name!r}{hint}")
+
+def no_attribute(name: str, owners: Sequence[str], words: Iterable[str]) -> NoAttribute:
+    """The error on an attribute that something has not: another library's, or mistyped.
+
+    Args:
+        owners: its own name and those whose words it has too.
+        words: the attributes that it has.
+    """
+    from jaxrl.core.foreign_names import CALLS, said_of
+
+    found = next(filter(None, (said_of(name, f"{CALLS} {owner}") for owner in owners)), None)
+    if found is not None:
+        return NoAttribute(f"{owners[0]} has no {name!r}: {found}")
+    near = nearest(name, [word for word in words if not word.startswith("_")])
+    hint = f"; did you mean {either(near)}?" if near else ""
+    return NoAttribute(f"{owners[0]} has no {name!r}{hint}")
 
 
 class TooManyFaults(RuntimeError):

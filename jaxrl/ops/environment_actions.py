@@ -161,12 +161,14 @@ class InEnvironment(Sampled, struct.PyTreeNode):
         return action_from_program(self.action_space, self.inside.mode(), jnp)
 
     def log_prob(self, action: PyTree) -> jax.Array:
-        """The log-probability of an action of the environment.
+        """The log-probability of an action of the environment; a list is an array of them.
 
         Raises:
             UsageError: integers that the space does not have; where they are traced, they count as
                 any others do.
         """
+        if isinstance(action, list) and not is_tree(self.action_space):
+            action = np.asarray(action)
         _refuse_others(self.action_space, action)
         return self.inside.log_prob(action_to_program(self.action_space, action, jnp))
 

@@ -17,7 +17,7 @@ from jaxrl.play.play_limit import PlayLimit, say_on_stderr
 from jaxrl.play.sampling import env_of, passed_to
 from jaxrl.play.whole_episodes import PlayedBatch
 from jaxrl.rollout.episode_stats import summarise
-from jaxrl.run.results import Result, episode_results, episode_returns
+from jaxrl.run.results import Result, ResultTree, episode_results, episode_returns
 
 SETTINGS = {  # of a run, by the argument of a call that may differ
     "episodes": "evaluation_duration",
@@ -59,7 +59,7 @@ def evaluate_and_record(
     batches = play_episodes(players, episode_range, keeps_steps=bool(sinks))
     if sinks:
         batches = passed_to(sinks, players, episode_range.seed, batches)
-    return {"env_runners": summary_of_episodes(players.algorithm, batches)}
+    return ResultTree(env_runners=ResultTree(summary_of_episodes(players.algorithm, batches)))
 
 
 class Evaluation:
@@ -115,7 +115,8 @@ class Evaluation:
         pool = self.trained.opponents
         if pool is None:
             return result
-        return {**result, "opponents": {pool.policy: pool.label(runner.opponents, opponent)}}
+        met = {pool.policy: pool.label(runner.opponents, opponent)}
+        return ResultTree(result, opponents=met)
 
     def close(self) -> None:
         """Ends what steps copies of an environment outside JAX."""

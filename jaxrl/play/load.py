@@ -45,7 +45,7 @@ from jaxrl.play.sampling import env_of
 from jaxrl.play.video import check_ending, check_episode_picture, write_episode
 from jaxrl.run.devices.mesh import stacked
 from jaxrl.run.inference.policy import Origin, Policy
-from jaxrl.run.results import Result
+from jaxrl.run.results import Result, ResultTree
 from jaxrl.run.settings import HOST_SETTINGS, RunSettings
 from jaxrl.run.storage import runs
 from jaxrl.run.storage.checkpoint import Checkpoint, filled, open_found, saved_weights
@@ -311,8 +311,8 @@ def evaluate(
         if output is not None:
             sinks.append(stack.enter_context(EpisodeWriter(output)).write)
         players = opened.players._replace(copies=copies)
-        result = {**evaluate_and_record(players, episode_range, *sinks), **opened.against}
-    return {**result, "episodes": returned} if return_episodes else result
+        result = ResultTree(evaluate_and_record(players, episode_range, *sinks), **opened.against)
+    return ResultTree(result, episodes=returned) if return_episodes else result
 
 
 def _copies_of(run_settings: Mapping[str, Any]) -> EvaluationCopies:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from jaxrl.core.errors import AnswersOtherWords
 from jaxrl.run.results import Result, lookup
 from jaxrl.sweeps.trials import Trial
 
@@ -16,7 +17,7 @@ TERMINATED, STOPPED, DIVERGED, DROPPED = "terminated", "stopped", "diverged", "d
 
 
 @dataclass(repr=False)
-class TrialResult:
+class TrialResult(AnswersOtherWords):
     """The result of one trial of a sweep."""
 
     trial: Trial

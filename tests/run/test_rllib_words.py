@@ -66,6 +66,7 @@ def test_a_single_action_is_drawn_as_the_policy_acts_or_is_the_likeliest(trained
     assert greedy == policy.act(OBS)
     drawn = {int(trained.compute_single_action(OBS, policy_id="pol1")) for _ in range(40)}
     assert len(drawn) > 1
+    assert trained.compute_action(OBS, policy_id="pol1", explore=False) == greedy
     assert trained.iteration == trained.lifetime.training_iteration == 3
 
 
@@ -73,7 +74,22 @@ def test_a_single_action_is_drawn_as_the_policy_acts_or_is_the_likeliest(trained
     ("ask", "message"),
     [
         (lambda t: t.restore("x"), r"Trainer has no 'restore': .*Trainer.from_checkpoint\(path\)"),
-        (lambda t: t.compute_action(OBS), "RLlib's name for compute_single_action"),
+        (
+            lambda t: t.evaluate(episodes=1)["evaluation"],
+            r"trainer.evaluate\(\) returns what is in",
+        ),
+        (
+            lambda t: t.evaluate(episodes=1)["episode_reward_mean"],
+            "env_runners/episode_return_mean",
+        ),
+        (lambda t: t.last_result["config"], "trainer.config, and config.json"),
+        (lambda t: t.last_result["custom_metrics"], "RLlib's name for env_runners/custom_metrics"),
+        (
+            lambda t: t.last_result["env_runners"]["episode_duration_sec_mean"],
+            "not measured: episodes have a length in steps",
+        ),
+        (lambda t: t.get_policy("pol1").model, r"policy.distribution\(observation\).logits"),
+        (lambda t: t.get_policy("pol1").get_session(), "there is no session"),
         (lambda t: t.add_policy("p"), "fixed before it is compiled: `policies` may name more than"),
         (lambda t: t.trian(), "Trainer has no 'trian'; did you mean 'train'"),
         (lambda t: t.compute_single_action(OBS), "holds 2 policies; name one of them"),
@@ -124,6 +140,10 @@ def test_policies_that_play_nobody_are_kept_and_shown_and_change_nothing(small):
 def test_logp_is_the_log_probability_by_rllibs_name(trained):
     distribution = trained.get_policy("pol1").distribution(OBS)
     assert distribution.logp(1) == distribution.log_prob(1)
+    several = trained.get_policy("pol1").distribution([OBS, OBS])
+    assert several.logp([1, 2]).tolist() == [distribution.logp(1), distribution.logp(2)]
+    with pytest.raises(UsageError, match="log_prob takes actions of Discrete"):
+        several.logp([1, 4])
     assert distribution.sample(jax.random.key(0)) in range(4)
 
 
@@ -148,6 +168,32 @@ def test_a_sweep_of_many_trials_is_printed_in_one_line():
     assert repr(Sweep([], "x", None)) == "<Sweep of 0 trials by x>"
     with pytest.raises(UsageError, match=r"Sweep has no 'get_best_result': .* best_trial"):
         sweep.get_best_result()
+    with pytest.raises(UsageError, match="Sweep has no 'trials': RLlib's name for outcomes"):
+        sweep.trials[0]
+    with pytest.raises(
+        UsageError, match=r"TrialResult has no 'checkpoint': .* folder; load_policy"
+    ):
+        sweep.outcomes[0].checkpoint.path
+
+
+test_words_of_ray_for_the_package_are_answered_with_the_ones_here = refused(
+    [
+        (
+            lambda: jaxrl.register_env("x", dict),
+            "has no 'register_env': RLlib's name for jaxrl.reg",
+        ),
+        (lambda: jaxrl.Tuner("PPO"), "RLlib's name for jaxrl.sweep; jaxrl.from_rllib"),
+        (lambda: jaxrl.DEFAULT_CONFIG.copy(), r"RLlib's name for jaxrl.PPOConfig\(\)"),
+        (lambda: jaxrl.PPOTrainer(env="x"), r"jaxrl.Trainer\(jaxrl.PPOConfig\(env=...\)\)"),
+        (lambda: jaxrl.PPOConfg(), "jaxrl has no 'PPOConfg'; did you mean 'PPOConfig'"),
+    ]
+)
+
+
+def test_a_name_that_the_package_lacks_can_be_asked_for():
+    assert not hasattr(jaxrl, "register_env") and not hasattr(jaxrl, "__wrapped__")
+    with pytest.raises(ImportError, match="cannot import name 'register_env'"):
+        exec("from jaxrl import register_env")
 
 
 def test_what_is_said_of_a_call_is_said_of_one_that_does_not_exist():
@@ -155,7 +201,7 @@ def test_what_is_said_of_a_call_is_said_of_one_that_does_not_exist():
     classes = {"Trainer": jaxrl.Trainer, "PPOConfig": PPOConfig, "Policy": jaxrl.Policy}
     tables = {table for library in LIBRARIES for table in library_file(library)}
     calls = {table.removeprefix(f"{CALLS} ") for table in tables if table.startswith(CALLS)}
-    assert calls == {*classes, "Algorithm", "Sweep"}
-    for owner, found in classes.items():
+    assert calls == {*classes, "Algorithm", "Sweep", "TrialResult", "jaxrl"}
+    for owner, found in {**classes, "jaxrl": jaxrl, "TrialResult": TrialResult}.items():
         for name in names_of("RLlib", f"{CALLS} {owner}"):
             assert not hasattr(found, name), f"{owner} has {name}"

@@ -128,6 +128,8 @@ class PolicyAccess:
         explores = self.config.for_policy(policy.name).explore if explore is None else explore
         return policy.act(observation, explore=explores, key=self._next_key(), **inputs)
 
+    compute_action = compute_single_action  # by RLlib's older name
+
     def _next_key(self) -> jax.Array:
         from jaxrl.run.inference.policy import acting_key
 
