@@ -40,7 +40,7 @@ class Flag:
 
     @property
     def is_switch(self) -> bool:
-        """Whether it may stand alone, for True."""
+        """Returns whether it may stand alone, for True."""
         return isinstance(self.default, bool) or self.form.value == switch.value
 
     @property

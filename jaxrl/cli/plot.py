@@ -1,7 +1,7 @@
 """`jaxrl plot`: the learning curves of one run, or of several in one figure."""
 
 import dataclasses
-import itertools
+import functools
 import json
 import sys
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from jaxrl.core.fields import setting, without
 from jaxrl.core.plan import labelled
 from jaxrl.core.words import shown_as
 from jaxrl.run.command_line import program
-from jaxrl.run.logging.comparison import compared, paper
+from jaxrl.run.logging.comparison import compared, label_of, paper, varied_settings
 from jaxrl.run.logging.console import print_answer
 from jaxrl.run.logging.curves import Curves, source_line
 from jaxrl.run.logging.figures import figure, save_figure
@@ -23,7 +23,6 @@ from jaxrl.run.logging.panels import MAX_PANELS, panels_of
 from jaxrl.run.storage import checkpoint, run_folder, runs
 from jaxrl.run.storage.runs import METRICS, TRIALS
 
-ENV = "env"  # the environment's name, among the settings that tell runs apart
 LONGEST_LABEL = 32
 
 
@@ -84,7 +83,7 @@ def write_plot(paths: list[Path], options: PlotOptions) -> None:
             commits = dict.fromkeys(map(source_line, facts))
             footer = "; ".join(commits) if len(commits) <= 2 else f"{len(commits)} commits or days"
             groups = {
-                label: [series[i] for i in members]
+                label: list(map(series.__getitem__, members))
                 for label, members in groups_of(paths, facts).items()
             }
             several = lambda: compared(groups, panels, title, footer)
@@ -115,31 +114,19 @@ def groups_of(runs: list[Path], facts: list[dict[str, Any]]) -> dict[str, list[i
 
     A label has the settings in which the groups differ; a run's path where no two are together.
     """
-    settings = [{ENV: fact["env_name"], **without(fact["config"], {"seed"})} for fact in facts]
-    members: dict[str, list[int]] = {}
-    for i, chosen in enumerate(settings):
-        members.setdefault(json.dumps(chosen, sort_keys=True), []).append(i)
-    if len(members) == len(runs):
-        return {label: [i] for i, label in enumerate(labels_of(runs))}
-    firsts = [settings[group[0]] for group in members.values()]
-    varied = [
-        name
-        for name in dict.fromkeys(itertools.chain.from_iterable(firsts))
-        if len({json.dumps(first.get(name), sort_keys=True) for first in firsts}) > 1
-    ]
-    labels = [" ".join(_setting(name, first.get(name)) for name in varied) for first in firsts]
-    if len(firsts) == 1 or max(map(len, labels)) > LONGEST_LABEL:
-        labels = labels_of([runs[group[0]] for group in members.values()])
+    groups: dict[str, tuple[dict[str, Any], list[int]]] = {}
+    for i, fact in enumerate(facts):
+        settings = {"env": fact["env_name"], **without(fact["config"], {"seed"})}
+        groups.setdefault(json.dumps(settings, sort_keys=True), (settings, []))[1].append(i)
+    settings, members = zip(*groups.values(), strict=True)
+    labels = list(map(functools.partial(label_of, names=varied_settings(settings)), settings))
+    if len(members) in (1, len(runs)) or max(map(len, labels)) > LONGEST_LABEL:
+        labels = labels_of([runs[first] for first, *_ in members])
     counted = [
-        label + (f", {len(group)} seeds" if len(group) > 1 else "")
-        for label, group in zip(labels, members.values(), strict=True)
+        f"{label}, {len(group)} seeds" if len(group) > 1 else label
+        for label, group in zip(labels, members, strict=True)
     ]
-    return dict(zip(counted, members.values(), strict=True))
-
-
-def _setting(name: str, value: Any) -> str:
-    text = value if isinstance(value, str) else json.dumps(value)
-    return text if name == ENV else f"{name}={text}"
+    return dict(zip(counted, members, strict=True))
 
 
 def labels_of(runs: list[Path]) -> list[str]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxrl.run.logging.comparison import FEWEST_FOR_QUARTILES
+from jaxrl.run.logging.comparison import FEWEST_FOR_QUARTILES, label_of, varied_settings
 from jaxrl.run.logging.figures import (
     COLOURS,
     INK,
@@ -111,13 +111,7 @@ def _panels(groups: Settings) -> list[tuple[Any, list[str]]]:
 
 
 def _varied(groups: Settings) -> dict[str, int]:
-    """{setting: how many values it takes} of those that take several."""
-    varied = {}
-    for name in dict.fromkeys(itertools.chain.from_iterable(settings for settings, _ in groups)):
-        number = len(set(map(repr, _values(groups, name))))
-        if number > 1:
-            varied[name] = number
-    return varied
+    return varied_settings([settings for settings, _ in groups])
 
 
 def _curves(axis: Any, groups: Settings, metric: str) -> None:
@@ -130,8 +124,8 @@ def _curves(axis: Any, groups: Settings, metric: str) -> None:
         lines = [line for line in map(_scored_points, outcomes) if len(line[0])]
         if not lines:
             continue
-        label = " ".join(f"{name}={_brief(settings.get(name))}" for name in varied)
-        seeds_line(axis, lines, colour, label or "as configured", quartiles=quartiles)
+        label = label_of(settings, varied) or "as configured"
+        seeds_line(axis, lines, colour, label, quartiles=quartiles)
     seeds = best = ""
     if fewest > 1:
         seeds = f", median and {'quartiles' if quartiles else 'range'} of seeds"
@@ -227,10 +221,6 @@ def is_logarithmic(values: np.ndarray) -> bool:
 
 def is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _brief(value: Any) -> str:
-    return f"{value:.3g}" if isinstance(value, float) else str(value)
 
 
 def _sorted(values: list[Any]) -> list[str]:

@@ -1,7 +1,8 @@
 """Figures of several runs: a line each, or for the seeds of one setting their median in a band."""
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+import operator
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -32,13 +33,15 @@ Groups = Mapping[str, Sequence[Mapping[str, Series]]]  # {label: the series of e
 def compared(groups: Groups, panels: Sequence[Panel], title: str, footer: str = "") -> Any:
     """The figure of several runs; of a run's policies the mean."""
     last = last_step(itertools.chain.from_iterable(groups.values()))
-    count = sum(map(len, groups.values()))
-    spread = f", {band_name(groups)} of seeds" if _has_seeds(groups) else ""
-    note = f"{count} runs{spread}"
+    note = f"{sum(map(len, groups.values()))} runs"
+    if _has_seeds(groups):
+        note += f", {band_name(groups)} of seeds"
     drawn, (returns, *others) = empty_panels(1 + len(panels), title, note, footer)
     _draw_returns(returns, groups)
-    has_evaluations = _draw_evaluations(returns, groups)
-    finish(returns, "return, evaluations as dots" if has_evaluations else "return")
+    caption = "return"
+    if _draw_evaluations(returns, groups):
+        caption += ", evaluations as dots"
+    finish(returns, caption)
     for axis, panel in zip(others, panels, strict=True):
         one_line = _against_all if panel.name == WIN_RATE else _mean_line
         lines = _lines(groups, lambda series, panel=panel: of_kind(series, panel.name), one_line)
@@ -60,7 +63,7 @@ def paper(groups: Groups) -> Any:
     handles, labels = axis.get_legend_handles_labels()
     names = [label.rpartition("  ")[0] for label in labels]  # without the last value
     if len(names) > 1:
-        columns = 2 if max(map(len, names)) <= 20 else 1
+        columns = 1 + (max(map(len, names)) <= 20)
         looks = {"ncols": columns, "frameon": False, "fontsize": POINTS}
         drawn.legend(handles, names, loc="outside lower center", **looks)
     axis.set_xlabel("environment steps", fontsize=POINTS)
@@ -76,17 +79,36 @@ def paper(groups: Groups) -> Any:
     return drawn
 
 
+def varied_settings(settings: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+    """{setting: how many values it takes} of those that take several; None where one has none."""
+    found = {}
+    for name in dict.fromkeys(itertools.chain.from_iterable(settings)):
+        number = len(set(map(repr, map(operator.methodcaller("get", name), settings))))
+        if number > 1:
+            found[name] = number
+    return found
+
+
+def label_of(settings: Mapping[str, Any], names: Iterable[str]) -> str:
+    """`lr=0.001 clip_param=0.2`, of the settings that tell lines apart."""
+    return " ".join(f"{name}={_brief(settings.get(name))}" for name in names)
+
+
+def _brief(value: Any) -> str:
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
+
+
 def band_name(groups: Groups) -> str:
-    """What a line and its band are."""
+    """The name of a line and its band: median and range, or quartiles."""
     return f"median and {'quartiles' if _has_quartiles(groups) else 'range'}"
 
 
 def _has_seeds(groups: Groups) -> bool:
-    return any(len(seeds) > 1 for seeds in groups.values())
+    return max(map(len, groups.values())) > 1
 
 
 def _has_quartiles(groups: Groups) -> bool:
-    return min(len(seeds) for seeds in groups.values()) >= FEWEST_FOR_QUARTILES
+    return min(map(len, groups.values())) >= FEWEST_FOR_QUARTILES
 
 
 def _draw_returns(axis: Any, groups: Groups) -> None:

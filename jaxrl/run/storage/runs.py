@@ -60,7 +60,7 @@ def link_latest(run: Path) -> None:
 
 
 def is_link(path: Path) -> bool:
-    """Whether it is what `link_latest` makes: the same run as another path beside it."""
+    """Returns whether it is what `link_latest` makes: the same run as another path beside it."""
     return path.name == LATEST and path.is_symlink()
 
 

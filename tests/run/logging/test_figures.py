@@ -166,8 +166,8 @@ def test_of_eight_seeds_the_band_goes_from_quartile_to_quartile_and_lines_rise_b
 
 
 def test_a_seed_that_ended_early_keeps_its_last_value_in_the_median():
-    short_one = {"return": (np.array([0.0, 100.0]), np.array([0.0, 90.0]))}
-    (returns,) = compared({"a": [*seeds(0, 2), short_one]}, (), "probe").axes
+    ended_early = {"return": (np.array([0.0, 100.0]), np.array([0.0, 90.0]))}
+    (returns,) = compared({"a": [*seeds(0, 2), ended_early]}, (), "probe").axes
     assert returns.lines[0].get_ydata()[-1] == 22  # of 20, 22 and 90
 
 
