@@ -299,6 +299,6 @@ def open_recorder(
         from jaxrl.run.resume import open_folder
 
         folder, lock = open_folder(trainer, run_dir, saved)
-    held = run_folder.RunFolderLock(folder, lock, trainer.facts)
+    held = run_folder.RunFolderLock(folder, lock, trainer.facts, is_new=saved is None)
     say, lifetime = trainer.progress.say, trainer.lifetime
     return folder, Recorder(held, trainer.algorithm, trainer.settings, say, lifetime)

@@ -299,12 +299,14 @@ class Trainer(TrainingNumbers, PolicyAccess, EpisodeAccess, TrainerResults, Answ
 
         Raises:
             UsageError: the trainer was stopped, a criterion names no result, or an agent waits in
-                an environment that has no `acting_agents`.
+                an environment that has no `acting_agents`. A new run's folder, which holds nothing
+                yet, is removed again until training begins.
             Diverged: a loss, a gradient or a parameter is not finite; `runner` is the last good
                 state.
         """
         self._check_not_stopped("fit")
-        stop = {**dict(self.settings.stop), **criteria_of(stop)}
+        with self._refusing():
+            stop = {**dict(self.settings.stop), **criteria_of(stop)}
         stop = {path: least for path, least in stop.items() if least != math.inf}
         limits = (f"stop criterion {name}" for name in stop if name in LIMITS)
         limit = next(limits, "total_env_steps")
@@ -447,10 +449,22 @@ class Trainer(TrainingNumbers, PolicyAccess, EpisodeAccess, TrainerResults, Answ
             raise unknown_result("checkpoint_score_attribute", self.settings.score_attribute, names)
         return names
 
+    @contextlib.contextmanager
+    def _refusing(self) -> Iterator[None]:
+        """Around checks before training: what they refuse leaves no new folder behind."""
+        try:
+            yield
+        except Exception:
+            if self.keeping.recorder is not None:
+                self.keeping.recorder.held.withdraw()
+            raise
+
     def _prepare(self, stop: Mapping[str, float]) -> None:
         """Traces, checks the stop criteria, and compiles, each only if that was not done before."""
-        names = self._check_results(stop)
+        with self._refusing():
+            names = self._check_results(stop)
         if self.keeping.recorder is not None:
+            self.keeping.recorder.held.bring_back()
             self.keeping.recorder.result_names = names
         if not (
             self.executable.compiled and (self._runner is not None or self.executable.can_start)

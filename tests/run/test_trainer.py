@@ -1,6 +1,7 @@
 """The Trainer: results, stop criteria in the very iteration, the run's folder, Ctrl-C."""
 
 import json
+import math
 import os
 import re
 import signal
@@ -158,6 +159,31 @@ def test_a_result_that_does_not_exist_is_refused_before_there_is_a_folder(settin
     with pytest.raises(UsageError, match="'nonsense'"):
         Trainer(CONFIG, run_dir=tmp_path / "run", quiet=True, **settings)
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    "stop", [{"nonsense": 1}, {"training_iteration": "two"}, {"done": math.nan}, 30]
+)
+def test_a_wrong_criterion_of_fit_leaves_no_folder(stop, tmp_path):
+    trainer = Trainer(CONFIG, run_dir=tmp_path / "run", quiet=True)
+    with refusal("criteri"):
+        trainer.fit(stop)
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.long
+def test_a_trainer_makes_its_folder_again_after_a_wrong_criterion_and_keeps_what_it_trained(
+    tmp_path,
+):
+    folder = tmp_path / "run"
+    with Trainer(CONFIG, run_dir=folder, quiet=True, pictures=False) as trainer:
+        for _ in range(2):
+            with refusal("unknown stop criterion 'nonsense'"):
+                trainer.fit({"nonsense": 1})
+            assert folder.exists() == (trainer.lifetime.training_iteration > 0)
+            trainer.fit({"training_iteration": 2})
+    assert [line["training_iteration"] for line in lines_of(folder)] == [1, 2]
+    assert {"config.json", "checkpoints"} <= set(os.listdir(folder))
 
 
 @pytest.mark.long

@@ -141,11 +141,32 @@ class RunFolderLock:
         path: as the user wrote it, for messages; `self.path` stays the same folder if the process
             changes its own.
         facts: what `create` was given.
+        is_new: whether it was made for this run, and is not that of a resumed one.
     """
 
-    def __init__(self, path: Path, held: FileLock, facts: dict[str, Any]):
+    def __init__(self, path: Path, held: FileLock, facts: dict[str, Any], *, is_new: bool):
         self.path, self.shown, self.lock, self.facts = path.absolute(), path, held, facts
         self._identity = _identity(self.path)
+        self._is_new, self._is_withdrawn = is_new, False
+
+    def withdraw(self) -> None:
+        """Removes a new folder in which nothing but the settings is written, until `bring_back`."""
+        if not self._is_new or self._is_withdrawn or _identity(self.path) != self._identity:
+            return
+        if set(os.listdir(self.path)) <= {CONFIG, METADATA, LOCK}:
+            self.lock.release()
+            shutil.rmtree(self.path, ignore_errors=True)
+            self._is_withdrawn = True
+
+    def bring_back(self) -> None:
+        """Makes a withdrawn folder again.
+
+        Raises:
+            FolderExists: another one has its name by now.
+        """
+        if self._is_withdrawn:
+            self.lock = create(self.path, self.facts)
+            self._identity, self._is_withdrawn = _identity(self.path), False
 
     def ensure(self) -> str | None:
         """Makes what is missing of the folder again; returns what was done in a line, mostly None.
