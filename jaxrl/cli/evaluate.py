@@ -140,6 +140,11 @@ def evaluate(argv: Sequence[str] | None = None) -> None:
     run_command("evaluate", evaluate.__doc__, EvaluateOptions(), argv, _evaluate)
 
 
+def rollout(argv: Sequence[str] | None = None) -> None:
+    """Play whole episodes with the policies of a run, as `evaluate` does: RUN [flags]."""
+    run_command("rollout", rollout.__doc__, EvaluateOptions(), argv, _evaluate)
+
+
 def render(argv: Sequence[str] | None = None) -> None:
     """Play an episode with the policies of a run; write a picture or a page: RUN [flags]."""
     run_command("render", render.__doc__, RenderOptions(), argv, _render)

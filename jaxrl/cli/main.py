@@ -7,7 +7,7 @@ from importlib.metadata import version
 
 import jaxrl
 from jaxrl.cli.episodes import EpisodesOptions, episodes
-from jaxrl.cli.evaluate import EvaluateOptions, RenderOptions, evaluate, play_flags, render
+from jaxrl.cli.evaluate import EvaluateOptions, RenderOptions, evaluate, play_flags, render, rollout
 from jaxrl.cli.export import ExportOptions, export
 from jaxrl.cli.flags import Flag, flags_of
 from jaxrl.cli.help import SHELLS, completion
@@ -22,7 +22,7 @@ from jaxrl.run.logging.console import print_answer
 COMMANDS = {
     "train": train_ppo,
     "evaluate": evaluate,
-    "rollout": evaluate,  # RLlib's name for it
+    "rollout": rollout,
     "render": render,
     "export": export,
     "serve": serve,

@@ -88,8 +88,25 @@ def test_help_names_the_run_in_the_usage_line_and_what_each_flag_takes(capsys):
     assert "VALUE" not in forms
 
 
-def test_rollout_is_evaluate(capsys):
-    assert page(capsys, "rollout", "--help") == page(capsys, "evaluate", "--help")
+def test_rollout_is_evaluate_by_the_name_that_was_typed(capsys):
+    helps = [page(capsys, name, "--help") for name in ("rollout", "evaluate")]
+    assert helps[0].startswith("usage: jaxrl rollout RUN")
+    assert helps[0].partition("flags:")[2] == helps[1].partition("flags:")[2] != ""
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        ([], "jaxrl rollout runs/..."),
+        (["runs/x", "--steeps", "3"], "unknown flag '--steeps'; did you mean '--steps'?"),
+        (["no/such/run"], "no/such/run"),
+    ],
+)
+def test_a_mistake_in_rollout_is_answered_by_rollout(words, line, capsys):
+    with pytest.raises(SystemExit):
+        main(["rollout", *words])
+    (answer,) = capsys.readouterr().err.splitlines()
+    assert answer.startswith("jaxrl rollout: ") and line in answer
 
 
 def test_short_commands_show_all_their_flags_at_once(capsys):
