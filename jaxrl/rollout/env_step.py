@@ -65,6 +65,11 @@ class RolloutSpec(NamedTuple):
         return tuple(name for feature in self.features for name in feature.metrics)
 
     @property
+    def logged(self) -> tuple[tuple[str, str], ...]:
+        """(name, reduction) of the numbers that traced hooks log, in results by their names."""
+        return tuple(pair for feature in self.features for pair in feature.reductions)
+
+    @property
     def needs_next_obs(self) -> bool:
         """True if a feature reads the observations that steps reached."""
         return any(feature.needs_next_obs for feature in self.features)

@@ -252,9 +252,8 @@ def _by_path(values: Mapping[str, Any]) -> Result:
 
 def _logged(algorithm: Algorithm, numbers: Mapping[str, Spread | Histogram], count: int) -> Result:
     """The numbers that traced hooks logged, by their names alone and by their reductions."""
-    logged = [pair for feature in algorithm.rollout_spec.features for pair in feature.reductions]
     result: Result = {}
-    for name, reduce in logged:
+    for name, reduce in algorithm.rollout_spec.logged:
         if name in numbers:
             values = numbers[name]
             total = float(on_host(values.sum, values.lower))

@@ -19,11 +19,14 @@ OPPONENTS = "env_runners/opponents/"
 EVALUATION = "evaluation/"  # begins the paths of what evaluation finds
 HISTOGRAM = {
     "mean": lambda values: jnp.where(
-        values.count > 0, values.sum / values.count.astype(jnp.float32), jnp.nan
+        values.count > 0,
+        (values.sum + values.lower) / values.count.astype(jnp.float32),
+        jnp.nan,
     ),
     "min": lambda values: values.min,
     "max": lambda values: values.max,
 }
+LOGGED_STEPS = {**HISTOGRAM, "sum": lambda values: values.sum + values.lower}
 SCORES: dict[str, Callable[[Scores], jax.Array]] = {
     "win_rate": lambda scores: scores.points / _played(scores),
     "episode_return_mean": lambda scores: scores.returns / _played(scores),
@@ -104,6 +107,11 @@ def readers_of(algorithm: Algorithm, metrics: Metrics) -> dict[str, Reader]:
             readers[f"env_runners/hist_stats/{name}/{statistic}"] = (
                 lambda metrics, name=name, read=read: read(metrics.episodes.histograms[name])
             )
+    for name, reduce in algorithm.rollout_spec.logged:
+        if name in metrics.episodes.histograms:
+            readers[f"env_runners/{name}"] = lambda metrics, name=name, reduce=reduce: LOGGED_STEPS[
+                reduce
+            ](metrics.episodes.histograms[name])
     of_learners = _learner_readers(algorithm.grouping, metrics)
     return readers | _opponent_readers(algorithm.opponents) | of_learners
 
@@ -198,6 +206,9 @@ def _bound_of(spread: Callable[[Summary], Spread], side: str) -> EpisodeReader:
 
 def _episode_readers(algorithm: Algorithm, shapes: Summary) -> dict[str, EpisodeReader]:
     readers = _spread_readers(shapes)
+    for name, reduce in algorithm.rollout_spec.logged:
+        if name in shapes.custom_metrics:
+            readers[name] = _logged_reader(name, reduce)
     grouping = algorithm.grouping
     for i, agent in enumerate(grouping.agents):
         readers[f"agent_steps/{agent}"] = _mean_of(lambda summary, i=i: _steps_of(summary, i))
@@ -245,6 +256,17 @@ def _spread_readers(shapes: Summary) -> dict[str, EpisodeReader]:
         for side in ("min", "max"):
             readers[f"{name}_{side}"] = _bound_of(spread, side)
     return readers
+
+
+def _logged_reader(name: str, reduce: str) -> EpisodeReader:
+    """A number that `on_episode_end` logs, by its reduction; NaN without episodes."""
+    spread = lambda summary: summary.custom_metrics[name]
+    if reduce in ("min", "max"):
+        return _bound_of(spread, reduce)
+    total = _sum_of(spread)
+    if reduce == "mean":
+        return _mean_of(total)
+    return lambda summary: jnp.where(summary.count > 0, total(summary), jnp.nan)
 
 
 def _steps_of(summary: Summary, agent: int) -> jax.Array:

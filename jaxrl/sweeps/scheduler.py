@@ -35,7 +35,7 @@ from jaxrl.sweeps.reporting import Reporter, TrialLoop
 from jaxrl.sweeps.sweep_run import SweepRun
 from jaxrl.sweeps.trial_state import TrialState, numbers_for, unstacked
 from jaxrl.sweeps.trial_table import RUNNING, WAITING, TrialRow, rows_of, trial_table
-from jaxrl.sweeps.trial_view import check_callbacks
+from jaxrl.sweeps.trial_view import check_callbacks, refuse_numbers_of_the_host
 from jaxrl.sweeps.trials import Trial, TrialGroup, groups_of, programs_of_equal_environments
 from jaxrl.sweeps.vmapped import Numbers, State, VmappedTrials, done_members, known, program_of
 
@@ -67,7 +67,10 @@ class Scheduler(SweepRun):
         self.settings.refuse_for_jax(trials[0].config.env_name)
         for group in self.groups:
             check_callbacks(group.trials[0].config)
-            self.check_names(readers_of(group.algorithm, group.shapes.metrics))
+            readers = readers_of(group.algorithm, group.shapes.metrics)
+            paths = {order.metric: "metric", **dict.fromkeys(self.criteria, "stop criterion")}
+            refuse_numbers_of_the_host(group.trials[0].config, paths, readers)
+            self.check_names(readers)
             self._check_size(group)
             for trial in group.trials:
                 last = self.last_of(trial, group.algorithm)

@@ -24,7 +24,7 @@ from jaxrl.sweeps.reporting import Reporter, TrialLoop
 from jaxrl.sweeps.saved_sweep import called_damaged
 from jaxrl.sweeps.sweep_folder import create_trial, keep_trial
 from jaxrl.sweeps.trial_state import numbers_for, unstacked
-from jaxrl.sweeps.trial_view import check_callbacks
+from jaxrl.sweeps.trial_view import check_callbacks, refuse_numbers_of_the_host
 from jaxrl.sweeps.trials import Trial, TrialGroup, groups_of
 from jaxrl.sweeps.vmapped import Numbers, State, done_members, program_of
 
@@ -58,7 +58,9 @@ class TrialBatch:
         self.group, self.devices, self.metric = only_group(trials), devices, metric
         self.trials, self.algorithm = self.group.trials, self.group.algorithm
         shapes = self.group.shapes.metrics
-        check_metric(metric, readers_of(self.algorithm, shapes), evaluated=evaluated)
+        readers = readers_of(self.algorithm, shapes)
+        refuse_numbers_of_the_host(self.trials[0].config, {metric: "metric"}, readers)
+        check_metric(metric, readers, evaluated=evaluated)
         if (fit := most_that_fit(self.group, devices)) < len(trials):
             raise UsageError(
                 f"{len(trials):,} members do not fit into memory, {fit:,} do: "

@@ -1,6 +1,6 @@
 """A trial as host hooks see it in a sweep and in Ray Tune, where no trial has its own trainer."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -8,13 +8,14 @@ from typing import Any
 from jaxrl.algorithms.base import Algorithm, RunnerState
 from jaxrl.algorithms.config import AlgorithmConfig
 from jaxrl.algorithms.task_settings import refuse_what_the_host_does
-from jaxrl.core.errors import UsageError
+from jaxrl.core.errors import UsageError, unknown_result
 from jaxrl.rollout.episode_callbacks import has_hook, resolve_callbacks
-from jaxrl.rollout.hook_contract import EPISODE_HOOK
-from jaxrl.run.callbacks import Callbacks, Training
+from jaxrl.rollout.hook_contract import EPISODE_HOOK, class_name
+from jaxrl.run.callbacks import LOGS, Callbacks, Training
 from jaxrl.run.inference.weights import PolicyAccess
 from jaxrl.run.results import Lifetime, Result
 from jaxrl.run.settings import RunSettings
+from jaxrl.sweeps.metric_readers import EVALUATION
 from jaxrl.sweeps.trials import Trial
 
 
@@ -101,6 +102,28 @@ def check_callbacks(config: AlgorithmConfig, never: Iterable[str] = ()) -> None:
                 raise UsageError(
                     f"callbacks {name}: {hook} is never called here, where trials are not evaluated"
                 )
+
+
+def refuse_numbers_of_the_host(
+    config: AlgorithmConfig, paths: Mapping[str, str], names: Collection[str]
+) -> None:
+    """Refuses numbers that host hooks may add to results: the program compares trials before that.
+
+    Args:
+        paths: {a number that trials are compared or stopped by: what it is for}.
+        names: of the numbers that the program knows.
+    """
+    unknown = [path for path in paths if path not in names and not path.startswith(EVALUATION)]
+    if not unknown:
+        return
+    for callback in resolve_callbacks(config.callbacks):
+        for hook in filter(lambda hook: has_hook(callback, hook, Callbacks), LOGS):
+            raise UsageError(
+                f"{unknown_result(paths[unknown[0]], unknown[0], names)}; if {hook} of callbacks "
+                f"{class_name(callback)} gives it: trials are compared in their program, before "
+                f"the host adds to results; log it in a traced hook, such as "
+                f"on_episode_end(self, data, episode, metrics_logger)"
+            )
 
 
 READ_ONLY = frozenset(("config", "settings", "algorithm", "hypers", "env_params"))

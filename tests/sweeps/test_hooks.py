@@ -13,6 +13,7 @@ from jaxrl.run.storage import runs
 from jaxrl.sweeps.trial_batch import TrialBatch
 from jaxrl.sweeps.trial_view import READABLE, TrialView, check_callbacks
 from jaxrl.sweeps.trials import trials_of
+from tests.messages import refusal
 from tests.programs import SMALL_REINFORCE
 
 RATES = [1e-3, 1e-2]
@@ -164,6 +165,39 @@ def test_a_hook_that_is_never_called_is_refused_before_anything_is_made(tmp_path
         sampling = SMALL_REINFORCE.replace(callbacks=Samples)
         sweep(sampling, {"lr": RATES}, **ONCE, run_dir=tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+class Logs(Callbacks):
+    """Logs the longest episode in the program, and a number on the host."""
+
+    def on_episode_end(self, data, episode, metrics_logger):
+        metrics_logger.log_value("longest", episode.length, reduce="max")
+
+    def on_train_result(self, *, result, metrics_logger, **kwargs):
+        metrics_logger.log_value("mine", result["training_iteration"])
+
+
+@pytest.mark.long
+def test_a_number_that_a_traced_hook_logs_ranks_trials_and_stops_them():
+    config = SMALL_REINFORCE.replace(callbacks=Logs)
+    metric, stop = "env_runners/longest", {"env_runners/this_iteration/longest": 1.0}
+    done = sweep(config, {"lr": RATES}, **ONCE, metric=metric, stop=stop, run_dir=None)
+    longest = [outcome.result["env_runners"]["longest"] for outcome in done.outcomes]
+    assert [outcome.score for outcome in done.outcomes] == longest
+    assert [outcome.status for outcome in done.outcomes] == ["stopped", "stopped"]
+
+
+@pytest.mark.parametrize(
+    "compared", [{"metric": "mine"}, {"metric": "mine", "halving": 2}, {"stop": {"mine": 3}}]
+)
+def test_a_number_that_the_host_logs_is_refused_as_what_trials_are_compared_by(compared, tmp_path):
+    config = SMALL_REINFORCE.replace(callbacks=Logs)
+    with refusal(r"unknown .* 'mine'.*on_train_result of callbacks Logs.*log it in a traced hook"):
+        sweep(config, {"lr": RATES}, **ONCE, **compared, run_dir=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+    if "stop" not in compared:
+        with refusal(r"unknown metric 'mine'.*log it in a traced hook"):
+            TrialBatch(trials_of(config, [{"lr": lr} for lr in RATES], 1), metric="mine")
 
 
 @pytest.mark.parametrize(
