@@ -95,7 +95,8 @@ def check_callbacks(config: AlgorithmConfig, never: Iterable[str] = ()) -> None:
         if has_hook(callback, EPISODE_HOOK, Callbacks):
             raise UsageError(
                 f"callbacks {name}: {EPISODE_HOOK}(*, episode) needs a Trainer, which samples "
-                "episodes; the trials of a sweep have none"
+                f"episodes; the trials of a sweep have none: write {EPISODE_HOOK}(self, data, "
+                "episode), which is traced into their program"
             )
         for hook in never:
             if has_hook(callback, hook, Callbacks):

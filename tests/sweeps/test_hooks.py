@@ -130,6 +130,11 @@ class Samples(Callbacks):
         pass
 
 
+class SamplesAsInRLlib(Callbacks):
+    def on_episode_end(self, *, episode, metrics_logger=None, **kwargs):
+        pass
+
+
 class Replaces(Callbacks):
     def on_train_result(self, trainer, result):
         trainer.set_weights(trainer.get_weights())
@@ -158,13 +163,20 @@ class Acts(Callbacks):
         trainer.notes = "hooks may keep their own"
 
 
-def test_a_hook_that_is_never_called_is_refused_before_anything_is_made(tmp_path):
+def test_a_hook_that_is_never_called_is_refused():
     with pytest.raises(UsageError, match="on_evaluate_end is never called here"):
         check_callbacks(SMALL_REINFORCE.replace(callbacks=InputsSpec), never=("on_evaluate_end",))
-    with pytest.raises(UsageError, match=r"Samples: on_episode_end\(\*, episode\) needs a Trainer"):
-        sampling = SMALL_REINFORCE.replace(callbacks=Samples)
+
+
+@pytest.mark.parametrize("callbacks", [Samples, SamplesAsInRLlib])
+def test_a_hook_that_takes_whole_episodes_is_refused_before_a_sweep_compiles(callbacks, tmp_path):
+    sampling = SMALL_REINFORCE.replace(callbacks=callbacks)
+    needs = r"on_episode_end\(\*, episode\) needs a Trainer.*write on_episode_end\(self, data, epis"
+    with refusal(needs):
         sweep(sampling, {"lr": RATES}, **ONCE, run_dir=tmp_path / "run")
     assert not (tmp_path / "run").exists()
+    with refusal(needs):
+        TrialBatch(trials_of(sampling, [{"lr": lr} for lr in RATES], 1), metric=RETURN)
 
 
 class Logs(Callbacks):
