@@ -198,6 +198,7 @@ def _sweep(argv: list[str]) -> tuple[Sweep, bool]:
     else:
         if not sweep_options.get("quiet"):
             print(translation)
+        translation.check_for_a_sweep()
         config, tried = translation.config, {**translation.space, **tried}
         sweep_options = {**translation.sweep_settings, **sweep_options}
     stop = dict(sweep_options.pop("stop", {}))

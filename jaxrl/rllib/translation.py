@@ -80,8 +80,12 @@ class Translation:
         Raises:
             UsageError: it has settings of one run, which no sweep takes.
         """
-        searching.check_for_a_sweep(without(self.run_settings, ("checkpoint_at_end",)))
+        self.check_for_a_sweep()
         return sweep(self.config, self.space, **{**self.sweep_settings, **sweep_settings})
+
+    def check_for_a_sweep(self) -> None:
+        """Refuses settings of one run, such as `output`, which a sweep would leave out."""
+        searching.check_for_a_sweep(without(self.run_settings, ("checkpoint_at_end",)))
 
 
 def from_rllib(config: Any, *, ignore: Iterable[str] = (), **settings: Any) -> Translation:
@@ -137,7 +141,7 @@ def from_rllib(config: Any, *, ignore: Iterable[str] = (), **settings: Any) -> T
     sweep_settings, of_sweep = searching.sweep_settings(of_tune, space, space_of)
     if space:
         searching.check_for_a_sweep(settings_beside)
-        rows = [searching.of_a_sweep(row) for row in rows]
+    rows = [searching.of_a_sweep(row) if space or _leaves_out(ignore, row) else row for row in rows]
     _refuse([*rows, *of_sweep], ignore)
     space.pop("seed", None)
     return _translation([*rows, *of_sweep], settings_beside, space, sweep_settings)
@@ -305,8 +309,7 @@ def _refuse(rows: list[Row], ignore: list[str]) -> None:
     """Refuses what changes the result and is not to be ignored."""
     names, reasons = [], []
     for row in rows:
-        is_ignored = any(_is_ignored(key, ignore) for key in row.entries)
-        if row.kind == CHANGES and not is_ignored:
+        if row.kind == CHANGES and not _leaves_out(ignore, row):
             names.append(next(iter(row.entries)))
             reasons.append(f"{shown(row.entries)} ({row.why})")
     if names:
@@ -314,6 +317,10 @@ def _refuse(rows: list[Row], ignore: list[str]) -> None:
             f"no counterpart, and it changes the result: {'; '.join(reasons)}; "
             f"to leave it out: ignore={names}, or --ignore {' '.join(names)}"
         )
+
+
+def _leaves_out(ignore: list[str], row: Row) -> bool:
+    return any(_is_ignored(key, ignore) for key in row.entries)
 
 
 def _is_ignored(path: str, ignore: list[str]) -> bool:

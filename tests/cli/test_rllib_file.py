@@ -1,6 +1,7 @@
 """RLlib's and Tune's files on the command lines."""
 
 import json
+import re
 
 import pytest
 
@@ -58,6 +59,24 @@ def test_a_training_of_several_seeds_is_a_sweep(change, tmp_path):
     path.write_text(json.dumps({"run": "PPO", "env": "CartPole-v1", **change}))
     with pytest.raises(UsageError, match=r"several seeds: jaxrl sweep .* trains them all"):
         parse(["--rllib-config", str(path)])
+
+
+def test_a_file_that_only_repeats_seeds_does_not_drop_its_output(tmp_path, capsys, monkeypatch):
+    path = tmp_path / "seeds.json"
+    settings = {"num_workers": 2, "output": str(tmp_path / "episodes")}
+    path.write_text(
+        json.dumps({"run": "PPO", "env": "CartPole-v1", "num_samples": 2, "config": settings})
+    )
+    asked = ["--rllib-config", str(path), "--run-dir", str(tmp_path / "sweep"), "--quiet", "True"]
+    with pytest.raises(SystemExit):
+        run_sweep(asked)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert re.search("output=.*episodes.* is a setting of one run, which no sweep takes", line)
+    assert not (tmp_path / "sweep").exists()
+    swept = []
+    monkeypatch.setattr("jaxrl.cli.sweep.sweep", lambda *_, **settings: swept.append(settings))
+    run_sweep([*asked, "--ignore", "output"])
+    assert [settings["seeds"] for settings in swept] == [2] and "output" not in swept[0]
 
 
 def test_a_flag_wins_over_the_values_that_a_file_tries(experiment, capsys):
