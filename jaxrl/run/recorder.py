@@ -26,6 +26,7 @@ from jaxrl.run.results import ENV_STEPS, ITERATIONS, Lifetime, Result, Snapshot
 from jaxrl.run.settings import RunSettings
 from jaxrl.run.storage import checkpoint, own_files, run_folder, run_state
 from jaxrl.run.storage.checkpoint import CHECKPOINTS
+from jaxrl.run.storage.run_folder_lock import RunFolderLock
 from jaxrl.run.storage.runs import CURVES, EPISODE, METRICS, PAGE
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ class Recorder:
 
     def __init__(
         self,
-        held: run_folder.RunFolderLock,
+        held: RunFolderLock,
         algorithm: Algorithm,
         settings: RunSettings,
         say: Callable[..., None],
@@ -299,6 +300,6 @@ def open_recorder(
         from jaxrl.run.resume import open_folder
 
         folder, lock = open_folder(trainer, run_dir, saved)
-    held = run_folder.RunFolderLock(folder, lock, trainer.facts, is_new=saved is None)
+    held = RunFolderLock(folder, lock, trainer.facts, is_new=saved is None)
     say, lifetime = trainer.progress.say, trainer.lifetime
     return folder, Recorder(held, trainer.algorithm, trainer.settings, say, lifetime)

@@ -12,6 +12,7 @@ import pytest
 from jaxrl import UsageError
 from jaxrl.run.storage import run_folder
 from jaxrl.run.storage.migrate import present_facts
+from jaxrl.run.storage.run_folder_lock import RunFolderLock
 
 
 def test_a_folder_whose_files_lack_something_is_called_damaged(tmp_path):
@@ -133,7 +134,7 @@ def test_a_path_too_long_for_checkpoints_is_refused_before_anything_is_made(tmp_
 def test_a_held_folder_stays_the_same_one_when_the_process_changes_its_own(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     path = Path("runs") / "one"
-    held = run_folder.RunFolderLock(path, run_folder.create(path, FACTS), FACTS, is_new=True)
+    held = RunFolderLock(path, run_folder.create(path, FACTS), FACTS, is_new=True)
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
     assert held.ensure() is None
