@@ -54,8 +54,8 @@ from jaxrl.run.every import Every
 from jaxrl.run.health import Diverged
 from jaxrl.run.hooks import Hook
 from jaxrl.run.inference.policy import Policy
+from jaxrl.run.logging.loaded_run import Run, load_run
 from jaxrl.run.logging.loggers import Logger
-from jaxrl.run.logging.run_results import Run, load_run
 from jaxrl.run.settings import RunSettings
 from jaxrl.run.trainer import Trainer
 from jaxrl.sweeps.population_based_training import PopulationBasedTraining
