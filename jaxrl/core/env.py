@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxrl.core.errors import UsageError
+from jaxrl.core.errors import SpaceMethods, UsageError
 from jaxrl.core.fast_prng import with_fast_keys
 from jaxrl.core.types import ALL, DEFAULT_AGENT, DEFAULT_POLICY, AgentId, Key, PyTree
 
@@ -21,7 +21,7 @@ SINGLE_AGENT_METHODS = (
 )
 
 
-class Environment:
+class Environment(SpaceMethods):
     """An environment of one agent. An author writes the five methods that raise here.
 
     Optional:
@@ -98,7 +98,7 @@ class Environment:
         return obs, state, reward, terminated, truncated, info
 
 
-class MultiAgentEnvironment:
+class MultiAgentEnvironment(SpaceMethods):
     """An environment of many agents, in dicts by agent id.
 
     The agents may have different spaces and may leave before the episode ends.

@@ -3,7 +3,9 @@
 import contextlib
 import difflib
 import errno
+import functools
 import importlib.util
+import inspect
 import itertools
 import re
 import reprlib
@@ -12,6 +14,7 @@ import sysconfig
 import traceback
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 # The smallest ratio of difflib that counts as similar. Below it, names share letters by chance:
@@ -82,6 +85,33 @@ def no_attribute(name: str, owners: Sequence[str], words: Iterable[str]) -> NoAt
     near = nearest(name, [word for word in words if not word.startswith("_")])
     hint = f"; did you mean {either(near)}?" if near else ""
     return NoAttribute(f"{owners[0]} has no {name!r}{hint}")
+
+
+class SpaceMethods:
+    """A class whose methods `observation_space` and `action_space` tell that they are no spaces."""
+
+    def __init_subclass__(cls, **arguments: Any) -> None:
+        super().__init_subclass__(**arguments)
+        for name in ("observation_space", "action_space"):
+            if isinstance(method := vars(cls).get(name), FunctionType):
+                setattr(cls, name, _SpaceMethod(method))
+
+
+class _SpaceMethod:
+    def __init__(self, method: FunctionType):
+        self.method = method
+
+    def __get__(self, env: Any, owner: type) -> Any:
+        return self.method if env is None else _BoundSpaceMethod(self.method, env)
+
+
+class _BoundSpaceMethod(functools.partial):
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        env, method = type(self.args[0]).__name__, self.func.__name__
+        call = f"env.{method}({', '.join(inspect.signature(self).parameters)})"
+        raise NoAttribute(f"{env}.{method} is a method, and has no {name!r}: {call}.{name}")
 
 
 class TooManyFaults(RuntimeError):

@@ -3,6 +3,7 @@
 import dataclasses
 import math
 import operator
+import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,8 +17,23 @@ from jaxrl.core.frozen import freeze
 from jaxrl.core.types import Key, PyTree
 
 
+class Drawable:
+    """A space that values can be drawn from."""
+
+    def sample(self, key: Key | None = None) -> PyTree:
+        """A draw by `key`; without one a NumPy value that no seed repeats, as Gymnasium draws."""
+        if key is not None:
+            return self._draw(key)
+        drawn = self._draw(jax.random.key(secrets.randbits(31)))
+        if isinstance(jax.tree.leaves(drawn)[0], jax.core.Tracer):
+            raise UsageError(
+                "sample() in a compiled program would draw once and for all: give it a key"
+            )
+        return jax.tree.map(lambda leaf: np.asarray(leaf)[()], drawn)
+
+
 @dataclass(frozen=True)
-class Discrete:
+class Discrete(Drawable):
     """An integer in [start, start + n)."""
 
     n: int
@@ -48,7 +64,7 @@ class Discrete:
         """(n,), as `MultiDiscrete.counts`."""
         return (self.n,)
 
-    def sample(self, key: Key) -> jax.Array:
+    def _draw(self, key: Key) -> jax.Array:
         """A uniform draw, i32[]."""
         return jax.random.randint(key, (), self.start, self.start + self.n)
 
@@ -58,7 +74,7 @@ class Discrete:
 
 
 @dataclass(frozen=True)
-class MultiDiscrete:
+class MultiDiscrete(Drawable):
     """An array of integers, entry i in [start[i], start[i] + nvec[i]).
 
     `nvec` has any shape, as nested tuples. `start` is one integer, or one for each entry.
@@ -92,7 +108,7 @@ class MultiDiscrete:
         """The numbers of values of all entries, in a row."""
         return tuple(np.ravel(self.nvec).tolist())
 
-    def sample(self, key: Key) -> jax.Array:
+    def _draw(self, key: Key) -> jax.Array:
         """A uniform draw, integers of the space's shape."""
         start = np.asarray(self.start)
         return jax.random.randint(key, self.shape, start, start + np.asarray(self.nvec))
@@ -103,7 +119,7 @@ class MultiDiscrete:
 
 
 @dataclass(frozen=True)
-class Box:
+class Box(Drawable):
     """Arrays of `shape` between `low` and `high`.
 
     Each bound is a number, or one number per element (stored as nested tuples).
@@ -129,7 +145,7 @@ class Box:
     def size(self) -> int:
         return math.prod(self.shape)
 
-    def sample(self, key: Key) -> jax.Array:
+    def _draw(self, key: Key) -> jax.Array:
         """A draw: uniform where both bounds are finite, else standard normal, clipped.
 
         Integers are uniform between the bounds, both included.
@@ -159,7 +175,7 @@ class Box:
 
 
 @dataclass(frozen=True)
-class Dict:
+class Dict(Drawable):
     """A dict of spaces by name; their order is by name, as JAX orders a dict."""
 
     parts: tuple[tuple[str, "Space"], ...]  # made from a mapping, or from such pairs
@@ -186,7 +202,7 @@ class Dict:
     def spaces(self) -> dict[str, "Space"]:
         return dict(self.parts)
 
-    def sample(self, key: Key) -> dict[str, PyTree]:
+    def _draw(self, key: Key) -> dict[str, PyTree]:
         """A draw of every part, each with a separate key."""
         keys = jax.random.split(key, len(self.parts))
         return {name: space.sample(keys[i]) for i, (name, space) in enumerate(self.parts)}
@@ -199,7 +215,7 @@ class Dict:
 
 
 @dataclass(frozen=True)
-class Tuple:
+class Tuple(Drawable):
     """A tuple of spaces."""
 
     spaces: tuple["Space", ...]
@@ -218,7 +234,7 @@ class Tuple:
     def __getitem__(self, index: int) -> "Space":
         return self.spaces[index]
 
-    def sample(self, key: Key) -> tuple[PyTree, ...]:
+    def _draw(self, key: Key) -> tuple[PyTree, ...]:
         """A draw of every part, each with a separate key."""
         keys = jax.random.split(key, len(self.spaces))
         return tuple(space.sample(keys[i]) for i, space in enumerate(self.spaces))

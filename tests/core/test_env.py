@@ -1,10 +1,13 @@
 """Tests of jaxrl.core.env: automatic reset, ends of agents and episodes, stacked agents, Solo."""
 
+import inspect
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import jaxrl
 from jaxrl.core.env import (
     Environment,
     Solo,
@@ -20,6 +23,7 @@ from jaxrl.core.errors import UsageError
 from jaxrl.core.spaces import Box, Discrete
 from jaxrl.core.types import ALL, DEFAULT_AGENT, DEFAULT_POLICY
 from tests.core.environments import Clock, Corridor, Pair, Params, Place, Trio
+from tests.messages import refusal
 
 KEY = jax.random.key(0)
 RIGHT = jnp.int32(1)
@@ -355,3 +359,18 @@ def test_what_is_no_environment_is_refused_with_the_method_that_it_lacks():
 def test_lift_leaves_many_agents_alone_and_takes_one_as_solo():
     assert lift(Trio()) == Trio()
     assert lift(Corridor()) == Solo(Corridor())
+
+
+@pytest.mark.parametrize(
+    ("env", "call"), [("cartpole", "params"), ("arena", "agent, params")], ids=["one", "many"]
+)
+def test_who_takes_the_methods_of_spaces_for_spaces_is_told_how_to_call_them(env, call):
+    env, _ = jaxrl.make(env)
+    for ask in (lambda: env.observation_space.contains, lambda: env.action_space.sample):
+        with refusal(rf"_space is a method, and has no '\w+': env\.\w+_space\({call}\)\.\w+"):
+            ask()
+    assert not hasattr(env.action_space, "n") and callable(env.action_space)
+    space = type(env).action_space  # of the class it is the function, for subclasses to call
+    agents = env.agents[:1] if hasattr(env, "agents") else ()
+    assert space(env, *agents) == env.action_space(*agents)
+    assert list(inspect.signature(env.action_space).parameters) == call.split(", ")

@@ -23,7 +23,7 @@ from jaxrl.core.spaces import (
     to_json,
     tree_of,
 )
-from tests.messages import refused
+from tests.messages import refusal, refused
 from tests.spaces_strategy import is_equal, member, trees
 
 FEW = settings(max_examples=15, deadline=None, derandomize=True)
@@ -355,3 +355,29 @@ test_what_cannot_be_a_tree_is_refused_with_its_value = refused(
 )
 def test_a_box_is_written_in_a_few_digits(box, text):
     assert str(box) == text
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        Discrete(3, start=-1),
+        MultiDiscrete((3, 2)),
+        Box(-1.0, 1.0, (2, 3)),
+        Dict({"image": Box(0, 255, (4,), "uint8"), "pair": Tuple((Discrete(2), Discrete(5)))}),
+    ],
+    ids=lambda space: type(space).__name__,
+)
+def test_a_draw_without_a_key_is_numpys_and_another_one_each_time(space):
+    draws = [space.sample() for _ in range(20)]
+    assert all(space.contains(draw) for draw in draws)
+    leaves = [jax.tree.leaves(draw) for draw in draws]
+    assert all(isinstance(leaf, np.ndarray | np.generic) for leaf in leaves[0])
+    assert len({str(drawn) for drawn in leaves}) > 1
+    keyed = space.sample(jax.random.key(0))
+    for drawn, one in zip(jax.tree.leaves(keyed), leaves[0], strict=True):
+        assert (drawn.shape, drawn.dtype) == (one.shape, one.dtype)
+
+
+def test_a_draw_without_a_key_is_refused_where_it_would_be_compiled_once_and_for_all():
+    with refusal(r"sample\(\) in a compiled program .*: give it a key"):
+        jax.jit(lambda: Discrete(3).sample())()
