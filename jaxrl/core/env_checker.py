@@ -35,6 +35,7 @@ from jaxrl.core.fields import count, takes
 from jaxrl.core.frozen import is_array
 from jaxrl.core.outside_env import is_outside
 from jaxrl.core.registry import adapter_of, environment_of, is_maker, make
+from jaxrl.core.tasks import METRICS_RULE
 from jaxrl.core.types import ALL, AgentId, Key, PyTree
 
 __all__ = ["ContractError", "check_env"]
@@ -131,6 +132,7 @@ def _rules_of(env: Any) -> Iterator[str]:
     yield "reset_env, step_env, reset and step return values of the right structure and types"
     if is_stacked(env):
         yield "reset_stacked and step_stacked do so, and give the same as the others"
+    yield METRICS_RULE
     for method in ("action_mask", "acting_agents", "global_state", "render", "draw"):
         if hasattr(env, method):
             yield f"{method} returns what it must"

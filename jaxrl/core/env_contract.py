@@ -31,6 +31,7 @@ from jaxrl.core.errors import UsageError, brief, reason_of
 from jaxrl.core.fast_prng import keys_as_numbers
 from jaxrl.core.program_spaces import mask_length
 from jaxrl.core.spaces import Space, tree_of
+from jaxrl.core.tasks import wrong_metric_name
 from jaxrl.core.types import ALL, DEFAULT_AGENT, AgentId, Key, PyTree
 
 METHODS = (
@@ -356,8 +357,6 @@ def check_stacked_types(case: CheckedEnv, key: Key) -> None:
     action = jax.eval_shape(lambda key: stack_agents(env, case.act(key)), key)
     arguments = key, state, action, params
     info = _check_call(case, "step_stacked", reached, env.step_stacked, *arguments)[-1]
-    rule = f"info of step_stacked must be a dict, not {describe(info)}"
-    require(case, isinstance(info, Mapping), rule)
     _check_metrics(case, "step_stacked", info)
     if "active" in info:
         _check_like(case, "info['active'] of step_stacked", info["active"], Type(batch, bool))
@@ -410,17 +409,19 @@ def _check_call(
 
 
 def _check_info(case: CheckedEnv, method: str, info: Any) -> None:
-    rule = f"info of {method} must be a dict, not {describe(info)}"
-    require(case, isinstance(info, Mapping), rule)
     _check_metrics(case, method, info)
     if is_multi_agent(case.env) and "active" in info:
         _check_like(case, f"info['active'] of {method}", info["active"], case.each(lambda _: FLAG))
 
 
-def _check_metrics(case: CheckedEnv, method: str, info: Mapping) -> None:
+def _check_metrics(case: CheckedEnv, method: str, info: Any) -> None:
+    rule = f"info of {method} must be a dict, not {describe(info)}"
+    require(case, isinstance(info, Mapping), rule)
     metrics = info.get("metrics", {})
     what = f"info['metrics'] of {method}"
     require(case, isinstance(metrics, Mapping), f"{what} must be a dict, not {describe(metrics)}")
+    wrong = wrong_metric_name(metrics, case.params)
+    require(case, wrong is None, f"{what} {wrong}")
     _check_like(case, what, dict(metrics), dict.fromkeys(metrics, METRIC))
 
 

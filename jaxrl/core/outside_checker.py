@@ -10,6 +10,7 @@ from jaxrl.core.errors import TooManyFaults
 from jaxrl.core.outside_env import OutsideSteps
 from jaxrl.core.program_spaces import countable, from_program, mask_length, program_space
 from jaxrl.core.spaces import Space, tree_of
+from jaxrl.core.tasks import METRICS_RULE, wrong_metric_name
 from jaxrl.core.types import AgentId, Key, PyTree
 
 RULES = (
@@ -17,6 +18,7 @@ RULES = (
     "a first reset and a first step give what the spaces say",
     "no reset and no step fails",
     "observations of reset and step lie in their spaces",
+    METRICS_RULE,
     "rewards and metrics are finite",
     "an agent that does not act gets no reward",
 )
@@ -30,6 +32,8 @@ def check_outside(env: Any, steps: int, key: Key) -> tuple[str, ...]:
     """
     spec = env.spec
     case = CheckedEnv(env, None, spec.agents, spec.observation_spaces, spec.action_spaces)
+    wrong = wrong_metric_name(spec.metrics, None)
+    require(case, wrong is None, f"info['metrics'] {wrong}")
     copies = env.vector(env.num_copies or 1, num_workers=0, max_consecutive_faults=0)
     try:
         observations = _play(case, copies, steps, key)

@@ -6,8 +6,9 @@ randomisation), `jaxrl.core.curriculum` by what was learned.
 """
 
 import dataclasses
+import itertools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import jax
@@ -22,10 +23,11 @@ from jaxrl.core.env import (
     is_multi_agent,
     is_stacked,
 )
-from jaxrl.core.errors import UsageError, nearest
+from jaxrl.core.errors import UsageError, brief, nearest
 from jaxrl.core.types import AgentId, Key, PolicyId, PyTree
 
 TASK = "task/"  # begins the names in info["metrics"] that are reported as env_runners/task/<field>
+METRICS_RULE = "metrics are single numbers, and their names fit into results"
 STEPS = "max_steps_in_episode"
 DRAW = 0x7461736B  # folded into a reset's key: the environment keeps the key that it has without us
 OF_A_STATE = (
@@ -38,6 +40,26 @@ OF_A_STATE = (
 BOUNDED = ("uniform", "loguniform", "randint")
 DISTRIBUTIONS = (*BOUNDED, "choice")
 FORMS = "uniform:LOW:HIGH, loguniform:LOW:HIGH, randint:LOW:HIGH or choice:A:B"
+
+
+def wrong_metric_name(names: Collection[Any], params: PyTree) -> str | None:
+    """What is wrong with the names in info["metrics"], in a line; None: nothing."""
+    for name in names:
+        if not (isinstance(name, str) and all(name.split("/"))):
+            return f"must be named by texts, with a word on each side of a '/', not {brief(name)}"
+        field = name.removeprefix(TASK)
+        if name != field and not hasattr(params, field):
+            return (
+                f"must not be named {name!r}: {TASK!r} begins the names of numbers of params that "
+                f"are drawn for an episode, and params have no {field!r}"
+            )
+    numbers = {f"{name}_{part}": name for name in names for part in ("mean", "min", "max")}
+    for name in names:
+        groups = itertools.accumulate(name.split("/")[:-1], "{}/{}".format)
+        if clash := next(filter(numbers.__contains__, groups), None):
+            both = f"{numbers[clash]!r} and {name!r}"
+            return f"must not be named {both}: in results {clash} would be a number and a group"
+    return None
 
 
 class TaskState(struct.PyTreeNode):

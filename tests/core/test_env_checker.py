@@ -192,6 +192,18 @@ ONE_AGENT = {
     "info['metrics'] of step_env['seen'] must be floating, integer, bool[], not int32[2]": raw(
         info=lambda step: {"metrics": {"seen": jnp.zeros(2, jnp.int32)}}
     ),
+    "info['metrics'] of step_env must be named by texts, with a word on each side": raw(
+        info=lambda step: {"metrics": {3: step.reward}}
+    ),
+    "with a word on each side of a '/', not 'seen/'": raw(
+        info=lambda step: {"metrics": {"seen/": step.reward}}
+    ),
+    "must not be named 'task/level': 'task/' begins the names of numbers of params": raw(
+        info=lambda step: {"metrics": {"task/level": step.reward}}
+    ),
+    "must not be named 'seen' and 'seen_mean/left': in results seen_mean would be a number": raw(
+        info=lambda step: {"metrics": {"seen": step.reward, "seen_mean/left": step.reward}}
+    ),
     "is_truncated(state, params) must be bool[], not int32[]": {
         "is_truncated": lambda self, state, params: state.time
     },
@@ -265,8 +277,10 @@ def test_check_env_takes_a_name_and_finds_what_that_breaks(monkeypatch):
 
 def test_check_env_says_how_many_rules_hold():
     found = check_env("cartpole", steps=2)
-    assert repr(found) == f"CartPole: {len(found.rules)} rules hold" and len(found.rules) == 15
+    assert repr(found) == f"CartPole: {len(found.rules)} rules hold" and len(found.rules) == 16
     assert "the same key gives the same numbers" in found.rules
+    assert "metrics are single numbers, and their names fit into results" in found.rules
+    assert len(set(found.rules)) == 16
 
 
 @pytest.mark.parametrize(
@@ -282,7 +296,21 @@ def test_check_env_says_how_many_rules_hold():
 )
 def test_check_env_plays_environments_in_python(env, name):
     found = check_env(env, steps=40)
-    assert repr(found) == f"{name}: 6 rules hold"
+    assert repr(found) == f"{name}: 7 rules hold"
+    assert len(set(found.rules)) == 7
+
+
+class Level(Counter):
+    """Reports a number under a name that belongs to the tasks of episodes."""
+
+    def step(self, action):
+        return *super().step(action)[:4], {"metrics": {"task/level": 1.0}}
+
+
+def test_the_names_of_metrics_are_checked_in_python_too_and_those_of_drawn_numbers_may_be_there():
+    with pytest.raises(ContractError, match=r"info\['metrics'\] must not be named 'task/level'"):
+        check_env(Level(), steps=2)
+    assert len(check_env(*make("cartpole", gravity="uniform:5:15"), steps=2).rules) == 16
 
 
 def test_params_of_an_environment_in_python_are_refused():
