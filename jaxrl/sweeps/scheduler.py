@@ -117,7 +117,8 @@ class Scheduler(SweepRun):
         programs = "one program" if len(self.groups) == 1 else f"{len(self.groups):,} programs"
         number = f"{_trials(len(self.trials))} in {programs}"
         lines = [("sweep", f"{number}, {steps:,} environment steps")]
-        iterations = self.groups[0].trials[0].config.num_updates
+        first = self.groups[0]
+        iterations = self.last_of(first.trials[0], first.algorithm)
         if (fewer := programs_of_equal_environments(self.groups)) < len(self.groups):
             advice = f"make the class of {self.trials[0].config.env_name} a frozen dataclass"
             equal = f"{fewer} would do if equal environments were equal objects: {advice}"
@@ -126,8 +127,8 @@ class Scheduler(SweepRun):
             size = self.sizes.get(i, 0)
             memory = in_units(size * memory_of(group))
             number = f"{_trials(len(group.trials))}, {size:,} at once in about {memory}"
-            updates = group.trials[0].config.num_updates
-            lines.append((f"program {i}", f"{number}; {updates:,} iterations"))
+            last = self.last_of(group.trials[0], group.algorithm)
+            lines.append((f"program {i}", f"{number}; {last:,} iterations"))
         if self.order.scheduler is not None:  # whose members are in one program
             rounds = self.order.scheduler.describe(len(self.trials), iterations)
             lines.append(("population", rounds))

@@ -249,6 +249,15 @@ def test_programs_side_by_side_are_halved_together(rates):
     assert [outcome.status for outcome in halved.outcomes].count("dropped") == 3
 
 
+def test_the_plan_counts_the_iterations_that_a_stop_criterion_leaves():
+    trials = trials_of(SMALL, [{}], 2)
+    order = SweepOptions(RETURN, {"training_iteration": 3})
+    planned = scheduler.Scheduler(trials, order, Progress(quiet=True))
+    planned._place()
+    assert SMALL.num_updates > 3
+    assert "; 3 iterations\n" in planned.plan()
+
+
 def test_the_plan_says_how_many_programs_train_side_by_side(monkeypatch):
     trials = trials_of(SMALL, [{"fcnet_hiddens": (size,)} for size in (8, 16, 4)], 1)
     groups = groups_of(trials)
