@@ -10,6 +10,7 @@ from jaxrl.rllib.context import ENV_KEYS
 from jaxrl.rllib.form import NESTED
 from jaxrl.rllib.policies import POLICY_KEYS
 from jaxrl.rllib.rows import CHANGES, Row, changes, given_of, harmless, taken
+from jaxrl.run.results import ITERATIONS
 from jaxrl.run.settings import RunSettings
 from jaxrl.sweeps.options import TRIAL_SETTINGS
 from jaxrl.sweeps.population_based_training import PopulationBasedTraining
@@ -189,6 +190,35 @@ def space_of(
             f"{', '.join(lasts)}: their values change each other's settings here; search over one"
         )
     return space
+
+
+def without_iterations(rows: Iterable[Row], searches: Mapping[str, Any]) -> list[Row]:
+    """The rows but for the iterations to train, which all trials of a sweep have in common.
+
+    They are so many steps of the environment, by the size of each trial's batch.
+
+    Args:
+        searches: several values by path; a search over the iterations stays.
+    """
+    is_common = lambda row: searches.keys().isdisjoint(row.entries) and _is_of_iterations(row)
+    return [row for row in rows if not is_common(row)]
+
+
+def batch_sizes(config: Any, space: Mapping[str, Grid | Draw]) -> tuple[int, int]:
+    """(the smallest, the largest) batch of the trials, in steps of the environment."""
+    ends = {name: _ends(space[name]) for name in (*SIZES, "train_batch_size") if name in space}
+    least = {name: min(values) for name, values in ends.items()}
+    most = {name: max(values) for name, values in ends.items()}
+    return config.replace(**least).train_batch_size, config.replace(**most).train_batch_size
+
+
+def ends_by_iterations(row: Row) -> Row:
+    """The row of the iterations to train where they are other steps in each trial."""
+    return row._replace(why="each trial by its own batch") if _is_of_iterations(row) else row
+
+
+def _is_of_iterations(row: Row) -> bool:
+    return ITERATIONS in row.settings.get("stop", {})
 
 
 def with_limits(values: Mapping[str, Any]) -> dict[str, Any]:

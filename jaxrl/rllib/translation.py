@@ -127,6 +127,7 @@ def from_rllib(config: Any, *, ignore: Iterable[str] = (), **settings: Any) -> T
     def translate(chosen: Mapping[str, Any]) -> Translation:
         rows = rows_with(chosen)
         _refuse(rows, ignore)
+        rows = searching.without_iterations(rows, searches.kinds)
         return _translation(rows, settings_beside, {}, {})
 
     rows = [*searches.rows, *rows_with({})]
@@ -356,20 +357,24 @@ def _translation(
     sweep_settings: dict[str, Any],
 ) -> Translation:
     settings = _settings(rows)
-    limit, criteria = settings.pop("total_env_steps", None), settings.get("stop", {})
-    iterations = criteria.pop(ITERATIONS, None)
-    if not criteria:
-        settings.pop("stop", None)
+    limit = settings.pop("total_env_steps", None)
     changed = without(settings_beside, OF_RUN)
-    run = only({**settings, **settings_beside}, OF_RUN)
     first = {name: changed.pop(name) for name in ("env", "env_args") if name in changed}
     if "env_args" in first:
         first["env_args"] = {**settings.get("env_args", {}), **dict(first["env_args"])}
     ppo = without(settings, OF_RUN)
     config = PPOConfig(**{**ppo, **first}).replace(**changed)
-    if iterations is not None:
-        steps = iterations * config.train_batch_size
+    criteria = settings.get("stop", {})
+    if ITERATIONS in criteria:
+        least, most = searching.batch_sizes(config, space)
+        steps = criteria[ITERATIONS] * most
         limit = steps if limit is None else min(limit, steps)
+        if least == most or "total_env_steps" in settings_beside:
+            del criteria[ITERATIONS]
+        else:
+            rows = [searching.ends_by_iterations(row) for row in rows]
+    if not criteria:
+        settings.pop("stop", None)
     if "total_env_steps" not in settings_beside:
         if limit is None:
             limit = config.total_env_steps
@@ -377,6 +382,7 @@ def _translation(
         config = config.replace(total_env_steps=limit)
     if settings_beside:
         rows.append(taken(dict(settings_beside), "given beside it, and wins", **settings_beside))
+    run = only({**settings, **settings_beside}, OF_RUN)
     RunSettings(**run)
     trials = only(run, searching.OF_TRIALS)
     return Translation(config, run, space, {**trials, **sweep_settings}, tuple(rows))

@@ -883,6 +883,39 @@ def test_a_sweep_trains_as_the_translation_of_each_value_alone(path, values, bes
     assert [found.config.replace(**chosen) for chosen in tried] == (alone if names else alone[:1])
 
 
+@pytest.mark.parametrize(
+    ("settings", "limits", "iterations"),
+    [
+        ({"train_batch_size": {"grid_search": [1000, 2000, 4000]}}, {}, [3, 3, 3]),
+        ({"train_batch_size": {"grid_search": [4000, 1000]}}, {}, [3, 3]),
+        ({"num_workers": 3, "train_batch_size": {"grid_search": [300, 900]}}, {}, [3, 3]),
+        ({"rollout_fragment_length": {"grid_search": [300, 500]}}, {}, [3, 3]),
+        # 4,500 steps are 5 batches of 1,000, 3 of 2,000 and 2 of 4,000.
+        (
+            {"train_batch_size": {"grid_search": [1000, 2000, 4000]}},
+            {"timesteps_total": 4500},
+            [3, 3, 2],
+        ),
+    ],
+)
+def test_trials_of_other_batches_train_for_the_same_iterations(settings, limits, iterations):
+    config = {**CARTPOLE, "num_workers": 1, "train_batch_size": 1000, **settings}
+    found = from_rllib(config, stop={"training_iteration": 3, **limits})
+    assert found.sweep_settings == {"stop": {"training_iteration": 3}}
+    trials = [found.config.replace(**chosen) for chosen in settings_of(found.space)]
+    assert [min(trial.num_updates, 3) for trial in trials] == iterations
+    assert "each trial by its own batch" in " ".join(str(found).split())
+
+
+def test_iterations_are_steps_where_all_trials_have_one_batch():
+    config = {**CARTPOLE, "train_batch_size": 1000, "lr": {"grid_search": [1e-3, 1e-4]}}
+    found = from_rllib(config, stop={"training_iteration": 3})
+    assert (found.config.total_env_steps, found.sweep_settings) == (3000, {})
+    several = {**config, "train_batch_size": {"grid_search": [1000, 2000]}}
+    beside = from_rllib(several, stop={"training_iteration": 3}, total_env_steps=8000)
+    assert (beside.config.total_env_steps, beside.sweep_settings) == (8000, {})
+
+
 def test_policies_of_one_map_keep_their_settings_in_a_sweep_or_it_is_refused():
     policies = {name: (None, None, None, {"lr": 1e-3}) for name in ("a", "b")}
     config = {**ARENA, "policies": policies, "policy_mapping_fn": lambda agent, *_: "a"}
@@ -917,7 +950,10 @@ def test_policies_of_one_map_keep_their_settings_in_a_sweep_or_it_is_refused():
             "env_config/game: a search is read where it stands",
         ),
         (
-            {"stop": {"training_iteration": 2}, "train_batch_size": {"grid_search": [400, 800]}},
+            {
+                "stop": {"training_iteration": {"grid_search": [2, 3]}},
+                "train_batch_size": {"grid_search": [400, 800]},
+            },
             "differ here in total_env_steps, rollout_length, train_batch_size",
         ),
         (
@@ -1073,6 +1109,19 @@ def test_what_tune_would_try_is_swept():
     )
     assert [outcome.trial.settings["lr"] for outcome in done.outcomes] == [1e-3, 1e-4]
     assert {outcome.result["training_iteration"] for outcome in done.outcomes} == {2}
+
+
+@pytest.mark.long
+def test_a_grid_of_batches_is_swept_for_as_many_iterations_each():
+    config = {
+        **{**CARTPOLE, "num_workers": 2, "train_batch_size": {"grid_search": [32, 64]}},
+        **{"sgd_minibatch_size": 32, "num_sgd_iter": 1, "model": {"fcnet_hiddens": [8]}},
+    }
+    translation = from_rllib({"config": config, "stop": {"training_iteration": 2}})
+    done = translation.sweep(run_dir=None, quiet=True, devices=1)
+    results = [outcome.result for outcome in done.outcomes]
+    assert [result["training_iteration"] for result in results] == [2, 2]
+    assert [result["num_env_steps_sampled_lifetime"] for result in results] == [64, 128]
 
 
 # Bad input
