@@ -9,7 +9,13 @@ from jaxrl.core.frozen import holds_array
 from jaxrl.core.registry import make_with
 from jaxrl.core.spaces import Box
 from jaxrl.core.types import AgentId, PyTree
-from jaxrl.rllib.env_names import made_or_reason, named, reason_against
+from jaxrl.rllib.env_names import (
+    argument_names,
+    arguments_of,
+    made_or_reason,
+    named,
+    reason_against,
+)
 from jaxrl.rllib.rows import Row, changes, given_of, harmless, taken
 
 # What environments call their time limit, those of Gymnasium as the last.
@@ -21,6 +27,7 @@ ENV_KEYS = ("env", "env_config", "horizon", "max_episode_steps")
 class Context(NamedTuple):
     """The context of rules, besides the values that they read."""
 
+    name: Any  # of the environment, as `PPOConfig` takes it
     env: MultiAgentEnvironment
     env_params: PyTree
     is_multi_agent: bool
@@ -72,7 +79,7 @@ def read_environment(
     ids = getattr(spec, "agent_ids", None) or lifted.agents
     ids = dict(zip(lifted.agents, ids, strict=True))
     limit = _time_limit(made, params)
-    context = Context(lifted, params, lifted is made, new_stack, ids, limit, settings_beside)
+    context = Context(env, lifted, params, lifted is made, new_stack, ids, limit, settings_beside)
     return context, rows
 
 
@@ -81,18 +88,23 @@ def _arguments(env: Any, values: Mapping[str, Any]) -> Iterator[Row]:
     config = values.get("env_config") or {}
     if not isinstance(config, Mapping):
         raise UsageError(f"env_config={brief(config)} must be a mapping")
-    args, is_whole = {}, not any(map(holds_array, config.values()))
-    if is_whole and config and reason_against(env, config) is None:
-        args, config = dict(config), {}
+    path, config = arguments_of(env, config)
+    names = argument_names(env)
+    args, read = {}, {}
+    whole = {names.get(name, name): value for name, value in config.items()}
+    is_whole = not any(map(holds_array, whole.values()))
+    if is_whole and whole and reason_against(env, whole) is None:
+        args, read, config = whole, dict(config), {}
     for name, value in config.items():
+        changed = {**args, names.get(name, name): value}
         if holds_array(value):
-            yield changes({f"env_config/{name}": value}, NO_ARRAYS)
-        elif (reason := reason_against(env, {**args, name: value})) is None:
-            args[name] = value
+            yield changes({f"{path}/{name}": value}, NO_ARRAYS)
+        elif (reason := reason_against(env, changed)) is None:
+            args, read = changed, {**read, name: value}
         else:
-            yield changes({f"env_config/{name}": value}, reason)
+            yield changes({f"{path}/{name}": value}, reason)
     if args:
-        yield taken({"env_config": args}, env_args=args)
+        yield taken({path: read}, env_args=args)
     limits = {key: values[key] for key in ENV_KEYS[2:] if values.get(key) is not None}
     for key, limit in limits.items():
         fitting = [name for name in TIME_LIMITS if _is_limited(env, {**args, name: limit}, limit)]

@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 
 from jaxrl.core.errors import UsageError, brief, is_installed, one_line, require
 from jaxrl.core.foreign_names import library_file
-from jaxrl.core.python_kinds import config_of
+from jaxrl.core.frozen import holds_array
+from jaxrl.core.python_kinds import CONFIG_NAMES, config_of
 from jaxrl.core.registry import GYMNASIUM_NAME, is_maker, make_with, names, registered
 from jaxrl.core.types import PyTree
 
@@ -74,6 +75,32 @@ def named(env: Any) -> NamedEnv:
         f"env={brief(env)} has no counterpart here: env=NAME gives a compiled one {_known()}; "
         "docs/environments.md says how to write one"
     )
+
+
+def argument_names(env: Any) -> dict[str, str]:
+    """{RLlib's name: the name here} of arguments that an environment here calls otherwise.
+
+    Args:
+        env: the environment as `PPOConfig` takes it.
+    """
+    names = {}
+    for entry in library_file("RLlib")["environments"].values():
+        names |= entry.get("arguments", {}) if entry["env"] == env else {}
+    return names
+
+
+def arguments_of(env: Any, config: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
+    """(path, the environment's arguments) of an `env_config`.
+
+    RLlib's tutorial has them in a mapping of their own, `{"config": {"width": 8}}`. It is read
+    where the environment has no such argument.
+    """
+    (name, *others) = config or [""]
+    inner = config.get(name)
+    is_inner = name in CONFIG_NAMES and not others and isinstance(inner, Mapping)
+    if not is_inner or holds_array(inner) or reason_against(env, config) is None:
+        return "env_config", config
+    return f"env_config/{name}", inner
 
 
 def reason_against(env: Any, args: Mapping[str, Any]) -> str | None:

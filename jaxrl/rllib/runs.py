@@ -8,6 +8,7 @@ from jaxrl.core.errors import UsageError, brief
 from jaxrl.core.foreign_names import RESULTS, counterpart
 from jaxrl.core.frozen import holds_array
 from jaxrl.rllib.context import NO_ARRAYS, Context
+from jaxrl.rllib.env_names import argument_names, arguments_of
 from jaxrl.rllib.rows import Row, changes, first, given_of, harmless, taken
 from jaxrl.rllib.settings import TRAINING_RULES, Rule
 from jaxrl.run.results import ITERATIONS
@@ -58,7 +59,10 @@ def evaluation(values: Mapping[str, Any], context: Context) -> Iterator[Row]:
     if args and holds_array(args):
         yield changes({"evaluation_config/env_config": args}, NO_ARRAYS)
     elif args:
-        yield taken({"evaluation_config/env_config": args}, evaluation_env_args=dict(args))
+        _, given = arguments_of(context.name, args)
+        names = argument_names(context.name)
+        given = {names.get(name, name): value for name, value in given.items()}
+        yield taken({"evaluation_config/env_config": args}, evaluation_env_args=given)
     if inner:
         yield harmless(inner, "training stays the same; the evaluation has the training's settings")
 

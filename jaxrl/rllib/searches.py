@@ -7,6 +7,7 @@ from jaxrl.core.errors import UsageError, brief
 from jaxrl.core.fields import field_names, field_values
 from jaxrl.core.foreign_names import RESULTS, counterpart
 from jaxrl.rllib.context import ENV_KEYS
+from jaxrl.rllib.env_names import argument_names
 from jaxrl.rllib.form import NESTED
 from jaxrl.rllib.policies import POLICY_KEYS
 from jaxrl.rllib.rows import CHANGES, Row, changes, given_of, harmless, taken
@@ -174,6 +175,7 @@ def space_of(
     base, space, lasts = read({}), {}, {}
     for path, kind in kinds.items():
         if (argument := _argument(path)) is not None:
+            argument = argument_names(base.config.env).get(argument, argument)
             beside = dict(settings_beside.get("env_args") or {})
             if argument in dict(base.config.env_args) and argument not in beside:
                 space[f"env_args.{argument}"] = kind

@@ -559,6 +559,30 @@ def test_arguments_and_the_time_limit_of_an_environment():
     assert dict(config.env_args) == {"width": 6, "height": 5}
 
 
+def test_arguments_within_config_are_those_of_the_arena_by_the_tutorials_names():
+    here = {"width": 8, "height": 7, "max_steps_in_episode": 100}
+    tutorials = {"width": 8, "height": 7, "ts": 100}
+    for arguments in (tutorials, {"config": tutorials}, {"config": here}):
+        found = from_rllib({**ARENA, "env_config": arguments})
+        assert dict(found.config.env_args) == here
+        evaluated = {"evaluation_interval": 1, "evaluation_config": {"env_config": arguments}}
+        found = from_rllib({**ARENA, **evaluated})
+        assert dict(found.run_settings["evaluation_env_args"]) == here
+    assert from_rllib({**ARENA, "env_config": {"config": {}}}).config.env_args == ()
+    grid = from_rllib({**ARENA, "env_config": {"ts": {"grid_search": [50, 100]}}})
+    assert grid.space == {"env_args.max_steps_in_episode": jaxrl.grid_search([50, 100])}
+
+
+def test_arguments_within_config_are_refused_by_their_path():
+    deep = {**ARENA, "env_config": {"config": {"width": 6, "colour": "red"}}}
+    assert "env_config/config/colour='red' (unknown argument 'colour'" in refused(deep)
+    assert dict(from_rllib(deep, ignore=["colour"]).config.env_args) == {"width": 6}
+    for arguments in ({"config": 3}, {"config": {"width": 6}, "height": 5}):
+        said = refused({**ARENA, "env_config": arguments})
+        assert "(unknown argument 'config' of environment 'arena'" in said
+    assert "ts=5 (unknown argument 'ts'" in refused({**CARTPOLE, "env_config": {"ts": 5}})
+
+
 # Networks
 
 
