@@ -37,6 +37,7 @@ class PolicyClient {
     this.count = 0;
     this.waiting = new Map(); // id of a request: its promise's ends
     this.rewards = new Map(); // episode: the reward that was not sent yet
+    this.done = new Map(); // episode: the agents that ended with it
     this.refused = null; // the reason of an error that belongs to no request
     this.opened = new Promise((done, fail) => {
       socket.onopen = done;
@@ -55,18 +56,19 @@ class PolicyClient {
 
   // The action for an observation. `mask` says which actions are possible, where it is needed.
   async getAction(episode, obs, { mask } = {}) {
-    const reward = this.takeReward(episode);
-    return (await this.request({ type: "get_action", episode, obs, mask, reward })).action;
+    const returns = this.takeReturns(episode);
+    return (await this.request({ type: "get_action", episode, obs, mask, ...returns })).action;
   }
 
   // Tells of an action that was chosen here, and with which log-probability.
   logAction(episode, obs, action, { mask, logProb } = {}) {
-    const reward = this.takeReward(episode);
-    this.send({ type: "log_action", episode, obs, action, mask, reward, log_prob: logProb });
+    const returns = this.takeReturns(episode);
+    this.send({ type: "log_action", episode, obs, action, mask, ...returns, log_prob: logProb });
   }
 
-  // Adds a reward since the last action; it is sent with the next message.
-  logReturns(episode, reward) {
+  // Adds a reward since the last action; it is sent with the next message. `done`: of several
+  // agents the names of those whose part in the episode ended with it, while others go on.
+  logReturns(episode, reward, { done = [] } = {}) {
     const before = this.rewards.get(episode);
     const sum = (agent) => ((before || {})[agent] || 0) + reward[agent];
     const added =
@@ -74,22 +76,24 @@ class PolicyClient {
         ? (before || 0) + reward
         : { ...before, ...Object.fromEntries(Object.keys(reward).map((a) => [a, sum(a)])) };
     this.rewards.set(episode, added);
+    if (done.length) this.done.set(episode, [...(this.done.get(episode) || []), ...done]);
   }
 
   // Ends an episode. `truncated`: a time limit ended it, and not the world.
   async endEpisode(episode, { obs, truncated } = {}) {
-    const reward = this.takeReward(episode);
-    await this.request({ type: "end_episode", episode, obs, truncated, reward });
+    const returns = this.takeReturns(episode);
+    await this.request({ type: "end_episode", episode, obs, truncated, ...returns });
   }
 
   close() {
     this.socket.close();
   }
 
-  takeReward(episode) {
-    const reward = this.rewards.get(episode);
+  takeReturns(episode) {
+    const returns = { reward: this.rewards.get(episode), done: this.done.get(episode) };
     this.rewards.delete(episode);
-    return reward; // JSON leaves out what is undefined
+    this.done.delete(episode);
+    return returns; // JSON leaves out what is undefined
   }
 
   send(message) {

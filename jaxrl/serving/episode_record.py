@@ -2,7 +2,7 @@
 
 import queue
 import threading
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -41,17 +41,24 @@ class EpisodeRecord:
         """Adds to the reward of an agent's last action."""
         self._rewards[agent] = self._rewards.get(agent, 0.0) + value
 
-    def observe(self, observations: Mapping[AgentId, Any]) -> Chunk | None:
-        """Records what the last actions led to; a chunk, where it has as many steps as it may."""
+    def observe(
+        self, observations: Mapping[AgentId, Any], *, ended: Collection[AgentId] = ()
+    ) -> Chunk | None:
+        """Records what the last actions led to; a chunk, where it has as many steps as it may.
+
+        Args:
+            ended: agents that have terminated, while others go on.
+        """
         self._observed.update(observations)
         if not self.episode.is_reset:
             self._rewards = {}  # of nothing that anybody did
             if self.has_one_agent:
                 self.episode.add_env_reset(*observations.values())
             else:
-                self.episode.add_env_reset(observations=dict(observations))
+                begin = {name: obs for name, obs in observations.items() if name not in ended}
+                self.episode.add_env_reset(observations=begin)
             return None
-        self._step(dict(observations), {})
+        self._step(dict(observations), {}, ended)
         if len(self.episode) < self.max_steps:
             return None
         chunk, self.episode = self.episode, self.episode.cut()
@@ -61,15 +68,26 @@ class EpisodeRecord:
         """Records the actions on what was observed last."""
         self._acts = dict(acts)
 
-    def end(self, observations: Mapping[AgentId, Any], *, truncated: bool) -> Chunk | None:
+    def end(
+        self,
+        observations: Mapping[AgentId, Any],
+        *,
+        truncated: bool,
+        ended: Collection[AgentId] = (),
+    ) -> Chunk | None:
         """Records the end; the last chunk, where there is any step."""
         if not self._acts:
             return None
         last = {**{agent: self._observed[agent] for agent in self._acts}, **observations}
-        self._step(last, {"truncated" if truncated else "terminated": True})
+        self._step(last, {"truncated" if truncated else "terminated": True}, ended)
         return self.episode
 
-    def _step(self, observations: dict[AgentId, Any], ends: dict[str, bool]) -> None:
+    def _step(
+        self,
+        observations: dict[AgentId, Any],
+        ends: dict[str, bool],
+        ended: Collection[AgentId],
+    ) -> None:
         acts, rewards = self._acts, self._rewards
         self._acts, self._rewards = {}, {}
         outputs = {agent: _outputs(act) for agent, act in acts.items()}
@@ -82,6 +100,7 @@ class EpisodeRecord:
         actions = {agent: act.action for agent, act in acts.items()}
         rewards = {**dict.fromkeys(acts, 0.0), **rewards}
         keywords = {f"{how}s": {"__all__": True} for how in ends}
+        keywords.setdefault("terminateds", {}).update(dict.fromkeys(ended, True))
         self.episode.add_env_step(
             observations, actions, rewards, **keywords, extra_model_outputs=outputs
         )

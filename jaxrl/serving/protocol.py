@@ -50,6 +50,7 @@ class GetAction(Message):
     obs: Any  # of one agent, or {agent: observation}
     mask: Any = None  # the possible actions, where the policy needs them
     reward: Numbers = 0.0  # since the last action
+    done: list[str] = []  # the agents whose part ended with it; their observations are the last
 
 
 class LogAction(Message):
@@ -60,6 +61,7 @@ class LogAction(Message):
     action: Any
     mask: Any = None
     reward: Numbers = 0.0
+    done: list[str] = []
     log_prob: Numbers | None = None  # with which the client chose it
     weights_version: int | None = None  # of the policy that chose it, if that is the server's
 
@@ -69,6 +71,7 @@ class LogReturns(Message):
 
     episode: EpisodeName
     reward: Numbers
+    done: list[str] = []
 
 
 class EndEpisode(Message):
@@ -78,6 +81,7 @@ class EndEpisode(Message):
     episode: EpisodeName
     obs: Any = None  # the last observation, which nobody acts on
     reward: Numbers = 0.0
+    done: list[str] = []  # the agents that have terminated, where a time limit ends the others
     truncated: bool = False  # a time limit, and not the end of the world
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from jaxrl.core.errors import UsageError, brief, one_line, unknown_name
 from jaxrl.core.spaces import to_json, tree_of
-from jaxrl.core.types import AgentId, PolicyId
+from jaxrl.core.types import AgentId, PolicyId, PyTree
 from jaxrl.export.export import strict_json
 from jaxrl.models.policy_spec import PolicyState
 from jaxrl.serving import protocol
@@ -88,6 +88,8 @@ class ServedEpisode:
     def __init__(self, name: str, explore: bool, states: dict[AgentId, PolicyState]):
         self.name, self.explore, self.states = name, explore, states
         self.record: EpisodeRecord | None = None
+        self.ending: set[AgentId] = set()  # agents that ended since the last action
+        self.ended: set[AgentId] = set()  # and before
         self.is_waiting = False  # for an action
         self.is_played_by_client = False  # which tells of its actions, and waits for no answer
         self.last_used = time.monotonic()
@@ -245,10 +247,10 @@ class Session:
 
     def _get_action(self, message: protocol.GetAction) -> None:
         episode = self._open(message.episode)
-        self._add_reward(episode, message.reward)
+        self._add_returns(episode, message)
         rows = self._rows(episode, message)
         agents = list(rows)
-        self._observed(episode, rows)
+        self._observed(episode, message, rows)
         episode.is_waiting = True
 
         def answer(acted: list[Acted] | Exception) -> None:
@@ -274,7 +276,7 @@ class Session:
 
     def _log_action(self, message: protocol.LogAction) -> None:
         episode = self._open(message.episode)
-        self._add_reward(episode, message.reward)
+        self._add_returns(episode, message)
         rows = self._rows(episode, message)
         actions = self.served.by_agent(message.action, "action")
         if actions.keys() != rows.keys():
@@ -299,17 +301,17 @@ class Session:
             if episode.record is not None and not abs(log_probs.get(agent, np.inf)) < 1e30:
                 raise Refused(f"log_prob of agent {agent!r} must be a finite number")
             acts[agent] = Act(action, sampled, log_probs.get(agent, 0.0), rows[agent].mask)
-        self._observed(episode, rows)
+        self._observed(episode, message, rows)
         if episode.record is not None:
             episode.record.act(acts)
             episode.is_played_by_client = True
 
     def _log_returns(self, message: protocol.LogReturns) -> None:
-        self._add_reward(self._open(message.episode), message.reward)
+        self._add_returns(self._open(message.episode), message)
 
     def _end_episode(self, message: protocol.EndEpisode) -> None:
         episode = self._open(message.episode)
-        self._add_reward(episode, message.reward)
+        self._add_returns(episode, message)
         if episode.record is not None:
             self._record_end(episode, message)
         del self.episodes[episode.name]
@@ -331,20 +333,29 @@ class Session:
             raise Refused("an episode that a time limit ends needs its last observation, obs")
         observations = {}
         for agent, obs in last.items():
-            batched = self.served.policies[self.served.players[agent]]
-            policy = batched.policy
-            obs, _ = policy.policy_spec.given_observation(obs)
-            parts = read_observation(policy.observation_space, obs, policy.name)
-            observations[agent] = batched.tree_of(parts)
-        self._keep(episode.record.end(observations, truncated=message.truncated))
+            if agent not in episode.ended:
+                observations[agent] = self._unanswered(agent, obs)
+        chunk = episode.record.end(observations, truncated=message.truncated, ended=episode.ending)
+        self._keep(chunk)
 
-    def _observed(self, episode: ServedEpisode, rows: Mapping[AgentId, Row]) -> None:
-        """Records observations, if the episode is learned from."""
+    def _unanswered(self, agent: AgentId, obs: Any) -> PyTree:
+        """An observation that nobody acts on."""
+        batched = self.served.policies[self.served.players[agent]]
+        policy = batched.policy
+        obs, _ = policy.policy_spec.given_observation(obs)
+        return batched.tree_of(read_observation(policy.observation_space, obs, policy.name))
+
+    def _observed(self, episode: ServedEpisode, message: Any, rows: Mapping[AgentId, Row]) -> None:
+        """Takes note of who has ended, and records observations if the episode is learned from."""
+        ending, episode.ending = episode.ending, set()
+        episode.ended |= ending
         if episode.record is None:
             return
         policies, players = self.served.policies, self.served.players
         trees = {agent: policies[players[agent]].tree_of(row.obs) for agent, row in rows.items()}
-        self._keep(episode.record.observe(trees))
+        for agent in ending.intersection(message.obs):
+            trees[agent] = self._unanswered(agent, message.obs[agent])
+        self._keep(episode.record.observe(trees, ended=ending))
 
     def _keep(self, chunk: Chunk | None) -> None:
         if chunk is not None:
@@ -377,13 +388,30 @@ class Session:
         return episode
 
     def _rows(self, episode: ServedEpisode, message: Any) -> dict[AgentId, Row]:
+        """The requests of the agents that act: one that ends has only observed."""
         observations = self.served.by_agent(message.obs, "obs")
         masks = {} if message.mask is None else self.served.by_agent(message.mask, "mask")
         rows = {}
         for agent, obs in observations.items():
+            if agent in episode.ended:
+                raise Refused(f"agent {agent!r} has ended in this episode, and observes no more")
+            if agent in episode.ending:
+                continue
             state = episode.states[agent]
             rows[agent] = self.served.row(agent, obs, masks.get(agent), state, episode.explore)
+        if not rows:
+            raise Refused("each of these agents has ended: end_episode ends the episode")
         return rows
+
+    def _add_returns(self, episode: ServedEpisode, message: Any) -> None:
+        """Gives agents their rewards, and takes note of those whose part ended with them."""
+        self._add_reward(episode, message.reward)
+        if message.done and self.served.has_one_agent:
+            raise Refused("done is of several agents: end_episode ends the episode of one")
+        for agent in message.done:
+            if agent not in episode.states:
+                raise Refused(str(unknown_name("agent", agent, self.served.players)))
+        episode.ending |= set(message.done) - episode.ended
 
     def _add_reward(self, episode: ServedEpisode, reward: protocol.Numbers) -> None:
         """Gives agents their rewards."""
@@ -396,6 +424,10 @@ class Session:
                 raise Refused(str(unknown_name("agent", agent, self.served.players)))
             if not abs(value) < 1e30:
                 raise Refused(f"a reward must be a finite number, not {value}")
+            if agent in episode.ended and value:
+                raise Refused(f"agent {agent!r} has ended in this episode, and earns no more")
+            if agent in episode.ended:
+                continue
             if episode.record is not None:
                 episode.record.reward(agent, value)
             state = episode.states[agent]

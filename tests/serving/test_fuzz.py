@@ -41,7 +41,7 @@ def mutated(rng):
     """A frame near a good one, or far from any."""
     message = dict(rng.choice(GOOD))
     for _ in range(rng.randrange(3)):
-        field = rng.choice([*message, "obs", "mask", "reward", "nonsense"])
+        field = rng.choice([*message, "obs", "mask", "reward", "done", "nonsense"])
         if rng.random() < 0.3:
             message.pop(field, None)
         else:

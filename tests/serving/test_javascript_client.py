@@ -96,9 +96,9 @@ const attempt = async (call) => {
 """
 
 
-def said_in_node(folder, address, **variables):
+def said_in_node(folder, address, program=PROGRAM, **variables):
     """What a program says that plays a step, in a folder of its own."""
-    (folder / "program.js").write_text(PROGRAM)
+    (folder / "program.js").write_text(program)
     done = subprocess.run(
         ["node", "program.js", str(ROOT / CLIENT), address],
         cwd=folder,
@@ -116,6 +116,39 @@ def test_node_without_a_websocket_says_what_to_install(tmp_path):
     missing = "there is no WebSocket, which Node has since version 22: npm install ws"
     said = said_in_node(tmp_path, "ws://127.0.0.1:1", WITHOUT="1", NODE_PATH="")
     assert said == [missing, missing]
+
+
+RETURNS = """
+const sent = [];
+globalThis.WebSocket = class {
+  constructor() { this.readyState = 1; setTimeout(() => this.onopen(), 1); }
+  close() {}
+  send(text) {
+    const message = JSON.parse(text);
+    sent.push(message);
+    const types = { hello: "welcome", start_episode: "episode_started", get_action: "action" };
+    const answer = { type: types[message.type] || "episode_ended", id: message.id, episode: "e" };
+    setTimeout(() => this.onmessage({ data: JSON.stringify(answer) }), 1);
+  }
+};
+const { PolicyClient } = require(process.argv[2]);
+(async () => {
+  const client = await PolicyClient.connect("ws://nowhere");
+  const episode = await client.startEpisode();
+  client.logReturns(episode, { a: 1, b: 2 }, { done: ["a"] });
+  client.logReturns(episode, { a: 0.5 });
+  await client.getAction(episode, { a: 0, b: 0 });
+  client.logReturns(episode, { b: 3 });
+  await client.endEpisode(episode);
+  console.log(JSON.stringify(sent.slice(2).map(({ reward, done }) => [reward, done || []])));
+})();
+"""
+
+
+@in_node
+def test_returns_and_the_agents_that_ended_with_them_are_sent_once(tmp_path):
+    said = said_in_node(tmp_path, "ws://nowhere", RETURNS)
+    assert said == [[{"a": 1.5, "b": 2}, ["a"]], [{"b": 3}, []]]
 
 
 WS = """

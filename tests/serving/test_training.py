@@ -117,6 +117,83 @@ def test_of_several_agents_each_has_its_rewards_and_its_own_steps():
     assert list(agents["r"].get_rewards()) == [30, 30]
 
 
+@pytest.mark.parametrize("mode", ["remote", "local"])
+def test_an_agent_that_is_done_ends_with_its_reward_while_others_go_on(mode):
+    left, right = small_policy("left", ("l",)), small_policy("right", ("r",))
+    served = serving(left, right, explore=True, experience=(experience := Experience(100, 1000)))
+    with served as server, PolicyClient(server.address, mode) as client:
+        episode = client.start_episode()
+        client.get_action(episode, {"l": np.zeros(3), "r": np.zeros(3)})
+        client.log_returns(episode, {"l": 1, "r": 10}, {"l": {}}, {"l": False, "__all__": False})
+        client.get_action(episode, {"l": np.ones(3), "r": np.ones(3)})
+        client.log_returns(episode, {"l": 2, "r": 20}, multiagent_done_dict={"l": True})
+        client.log_returns(episode, {"l": 0.5})
+        acted = client.get_action(episode, {"l": np.full(3, 2.0), "r": np.ones(3)})
+        assert list(acted) == ["r"]
+        client.log_returns(episode, {"r": 30, "l": 0}, multiagent_done_dict={"l": True})
+        assert list(client.get_action(episode, {"r": np.ones(3)})) == ["r"]
+        last = {"l": np.zeros(3), "r": np.full(3, 2.0)}
+        client.end_episode(episode, last, truncated=True)
+    (chunk,) = chunks_of(experience)
+    agents = chunk.to_numpy().agent_episodes
+    assert (len(agents["l"]), len(agents["r"])) == (2, 4)
+    np.testing.assert_array_equal(agents["l"].get_rewards(), [1, 2.5])
+    np.testing.assert_array_equal(agents["l"].get_observations()[-1], [2, 2, 2])
+    assert agents["l"].is_terminated and not agents["l"].is_truncated
+    assert agents["r"].is_truncated and not agents["r"].is_terminated
+
+
+def test_an_agent_that_is_done_may_end_without_an_observation_and_in_the_last_step():
+    left, right = small_policy("left", ("l",)), small_policy("right", ("r",))
+    experience = Experience(100, 1000)
+    with serving(left, right, experience=experience) as server, Frames(server) as client:
+        for name in ("middle", "end"):
+            client.begin(name)
+            client.act({"l": [1, 0, 0], "r": [0, 1, 0]}, name)
+            gone = {"reward": {"l": 5, "r": 0}, "done": ["l"]}
+            if name == "middle":
+                client.act({"r": [0, 1, 0]}, name, **gone)
+                gone = {}
+            ends = {"obs": {"r": [0, 2, 0]}, "truncated": True, **gone}
+            client.ask(type="end_episode", id=1, episode=name, **ends)
+    for chunk in chunks_of(experience):
+        agents = chunk.agent_episodes
+        assert list(agents["l"].get_rewards()) == [5]
+        assert agents["l"].is_terminated and not agents["r"].is_terminated
+
+
+@pytest.mark.parametrize(
+    ("later", "message"),
+    [
+        ({"obs": {"l": [0, 0, 0], "r": [0, 0, 0]}}, "agent 'l' has ended in this episode"),
+        ({"obs": {"r": [0, 0, 0]}, "reward": {"l": 1}}, "and earns no more"),
+        ({"obs": {"r": [0, 0, 0]}, "done": ["r"]}, "end_episode ends the episode"),
+        ({"obs": {"r": [0, 0, 0]}, "done": ["x"]}, "unknown agent 'x'"),
+    ],
+)
+def test_an_agent_that_is_done_neither_acts_nor_earns_again(later, message):
+    left, right = small_policy("left", ("l",)), small_policy("right", ("r",))
+    with serving(left, right) as server, Frames(server) as client:
+        client.begin()
+        client.act({"l": [1, 0, 0], "r": [0, 1, 0]})
+        assert list(client.act({"r": [0, 1, 0]}, done=["l"])["action"]) == ["r"]
+        assert message in client.act(**later)["reason"]
+
+
+def test_the_end_of_agents_and_an_info_are_refused_where_they_mean_nothing():
+    with serving() as server, PolicyClient(server.address) as client:
+        episode = client.start_episode()
+        client.get_action(episode, np.zeros(3))
+        client.log_returns(episode, 1.0, {}, {})
+        with pytest.raises(ValueError, match="'speed': 3}: nothing reads it here"):
+            client.log_returns(episode, 1.0, {"speed": 3})
+        with pytest.raises(ValueError, match="the server has one: end_episode ends its episode"):
+            client.log_returns(episode, 1.0, multiagent_done_dict={"a": True})
+        with pytest.raises(ValueError, match=r"multiagent_done_dict=.*: 3"):
+            client.log_returns(episode, 1.0, multiagent_done_dict={"a": 3})
+        client.end_episode(episode)
+
+
 def test_actions_of_the_client_are_learned_from_with_their_probability_alone():
     experience = Experience(100, 1000)
     with serving(experience=experience) as server, PolicyClient(server.address) as client:

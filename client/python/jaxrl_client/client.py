@@ -4,7 +4,7 @@ import contextlib
 import ssl
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import msgspec
@@ -19,6 +19,8 @@ PROTOCOL = 1
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 2.0  # seconds between two attempts to connect
 PING_SECONDS = 600.0  # for the answer to a ping; a server may read nothing while it learns
 FOREVER = threading.TIMEOUT_MAX
+EVERYONE = "__all__"
+FLAGS = bool | np.bool_
 BROKEN = (WebSocketException, OSError, TimeoutError, EOFError)
 
 
@@ -36,7 +38,21 @@ class Episode:
     def __init__(self, explore: bool | None, training_enabled: bool):
         self.explore, self.training_enabled = explore, training_enabled
         self.reward: Any = 0.0  # since the last action, not sent yet
+        self.done: list[str] = []  # the agents that ended with it
+        self.ended: set[str] = set()  # those and the ones before
         self.num_steps = 0
+
+    def end_agents(self, agents: Iterable[str]) -> None:
+        """Takes note of agents that have ended, while others go on."""
+        new = [agent for agent in agents if agent not in self.ended]
+        self.done += new
+        self.ended |= set(new)
+
+    def taken_returns(self) -> dict[str, Any]:
+        """The fields of a message that say what came of the last action; they are said once."""
+        fields = {"reward": self.reward, **({"done": self.done} if self.done else {})}
+        self.reward, self.done = 0.0, []
+        return fields
 
 
 def _check_seconds(name: str, seconds: float, above: bool = False) -> None:
@@ -135,10 +151,9 @@ class PolicyClient:
         """
         with self._lock:
             episode = self._open(episode_id)
-            reward, episode.reward = episode.reward, 0.0
             if self.inference_mode == "local":
-                return self._act_here(episode_id, observation, mask, reward)
-            fields = self._fields(episode_id, observation, mask, reward)
+                return self._act_here(episode_id, observation, mask)
+            fields = self._fields(episode_id, observation, mask, episode.taken_returns())
             answer = self._request("get_action", **fields)
             episode.num_steps += 1
             return self._by_agent(from_action, "action_space", answer["action"])
@@ -159,8 +174,7 @@ class PolicyClient:
         """
         with self._lock:
             episode = self._open(episode_id)
-            reward, episode.reward = episode.reward, 0.0
-            fields = self._fields(episode_id, observation, mask, reward)
+            fields = self._fields(episode_id, observation, mask, episode.taken_returns())
             fields["action"] = self._by_agent(self._to_message, "action_space", action)
             if log_prob is not None:
                 fields["log_prob"] = _each(float, log_prob)
@@ -168,11 +182,41 @@ class PolicyClient:
             if self._reports_episodes:
                 self._tell("log_action", fields)
 
-    def log_returns(self, episode_id: str, reward: Any) -> None:
-        """Adds a reward since the last action; it is sent with the next message."""
+    def log_returns(
+        self,
+        episode_id: str,
+        reward: Any,
+        info: Any = None,
+        multiagent_done_dict: dict[str, bool] | None = None,
+    ) -> None:
+        """Adds a reward since the last action; it is sent with the next message.
+
+        Args:
+            info: for programs written for RLlib: None or empty, since nothing reads it.
+            multiagent_done_dict: {agent: True} of the agents whose part in the episode ended with
+                this reward, while others go on; `end_episode` ends it for all ("__all__").
+
+        Raises:
+            ValueError: an `info` that says something, or agents that have ended where the server
+                has one alone.
+        """
+        if not _is_empty(info):
+            raise ValueError(
+                f"info={info!r:.80}: nothing reads it here: what a policy should know is in its "
+                "observation; leave info out"
+            )
+        done = multiagent_done_dict or {}
+        if not isinstance(done, dict) or not all(isinstance(end, FLAGS) for end in done.values()):
+            raise ValueError(f"multiagent_done_dict={done!r:.80} must be {{agent: True or False}}")
+        if done and len(self.welcome["agents"]) == 1:
+            raise ValueError(
+                "multiagent_done_dict is of several agents, and the server has one: end_episode "
+                "ends its episode"
+            )
         with self._lock:
             episode = self._open(episode_id)
             episode.reward = _sum(episode.reward, _each(float, reward))
+            episode.end_agents(agent for agent, end in done.items() if end and agent != EVERYONE)
 
     def end_episode(
         self, episode_id: str, observation: Any = None, truncated: bool = False
@@ -186,7 +230,7 @@ class PolicyClient:
         with self._lock:
             episode = self._open(episode_id)
             if self._reports_episodes:
-                fields = {"episode": episode_id, "reward": episode.reward, "truncated": truncated}
+                fields = {"episode": episode_id, "truncated": truncated, **episode.taken_returns()}
                 if observation is not None:
                     obs = self._by_agent(self._to_message, "observation_space", observation)
                     fields["obs"] = obs
@@ -228,15 +272,21 @@ class PolicyClient:
         if self._local is not None:
             self._local.forget(name)
 
-    def _act_here(self, name: str, observation: Any, mask: Any, reward: Any) -> Any:
-        episode = self._episodes[name]
-        request = {"obs": observation, "mask": mask, "reward": reward, "explore": episode.explore}
+    def _act_here(self, name: str, observation: Any, mask: Any) -> Any:
+        episode, acting = self._episodes[name], observation
+        if episode.ended and isinstance(observation, dict):
+            ended = episode.ended
+            acting = {agent: obs for agent, obs in observation.items() if agent not in ended}
+            if not acting:
+                raise ServerError("each of these agents has ended: end_episode ends the episode")
+        returns = episode.taken_returns()
+        request = {"obs": acting, "mask": mask, "explore": episode.explore, **returns}
         actions, log_probs = self._local.act(name, request, self._fetch)
         if len(self.welcome["agents"]) == 1:
             (actions,), (log_probs,) = actions.values(), log_probs.values()
         episode.num_steps += 1
         if self._reports_episodes:
-            fields = self._fields(name, observation, mask, reward)
+            fields = self._fields(name, observation, mask, returns)
             fields["action"] = self._by_agent(self._to_message, "action_space", actions)
             fields["log_prob"] = log_probs
             fields["weights_version"] = self._local.version_of(name)
@@ -255,10 +305,12 @@ class PolicyClient:
         fields = {"policy": policy, "known": version}
         return self._request("get_weights", **fields, **_exploring(explore))
 
-    def _fields(self, name: str, observation: Any, mask: Any, reward: Any) -> dict[str, Any]:
+    def _fields(
+        self, name: str, observation: Any, mask: Any, returns: dict[str, Any]
+    ) -> dict[str, Any]:
         """The fields of a message that `get_action` and `log_action` have in common."""
         obs = self._by_agent(self._to_message, "observation_space", observation)
-        fields = {"episode": name, "obs": obs, "reward": reward}
+        fields = {"episode": name, "obs": obs, **returns}
         if mask is not None:
             fields["mask"] = _each(lambda flags: np.asarray(flags, bool).tolist(), mask)
         return fields
@@ -368,6 +420,12 @@ def _each(convert: Callable[[Any], Any], values: Any) -> Any:
     if isinstance(values, dict):
         return {agent: convert(value) for agent, value in values.items()}
     return convert(values)
+
+
+def _is_empty(info: Any) -> bool:
+    """Returns whether an info, or that of each agent, says nothing."""
+    parts = info.values() if isinstance(info, dict) else [info]
+    return all(part is None or (isinstance(part, dict) and not part) for part in parts)
 
 
 def _sum(total: Any, value: Any) -> Any:
