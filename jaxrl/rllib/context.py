@@ -17,10 +17,12 @@ from jaxrl.rllib.env_names import (
     reason_against,
 )
 from jaxrl.rllib.rows import Row, changes, given_of, harmless, taken
+from jaxrl.rollout.first_step import info_of_a_step, is_always_active
 
 # What environments call their time limit, those of Gymnasium as the last.
 TIME_LIMITS = ("max_steps_in_episode", "max_cycles", "max_episode_steps")
 NO_ARRAYS = "an array, which a run's files do not hold: give a file's path, or a list"
+AGENT_STEPS = "agent_steps"
 ENV_KEYS = ("env", "env_config", "horizon", "max_episode_steps")
 
 
@@ -35,10 +37,23 @@ class Context(NamedTuple):
     agent_ids: dict[AgentId, Any]  # what the environment itself calls each agent
     time_limit: int | None  # of an episode, in steps, where there is one
     settings_beside: Mapping[str, Any]  # those that win over the configuration
+    steps_each: int = 1  # of RLlib, in one step of the environment
 
     @property
     def agents(self) -> tuple[AgentId, ...]:
         return self.env.agents
+
+    @property
+    def num_acting(self) -> int | None:
+        """The number of agents that act in every step; None where some may wait."""
+        if not self.is_multi_agent:
+            return 1
+        info = info_of_a_step(self.env, self.env_params)
+        return len(self.agents) if is_always_active(self.env, info) else None
+
+    def counted_by(self, unit: Any) -> "Context":
+        """The context of a configuration with `count_steps_by=unit`."""
+        return self._replace(steps_each=(self.num_acting or 1) if unit == AGENT_STEPS else 1)
 
     @property
     def image_shape(self) -> tuple[int, ...] | None:

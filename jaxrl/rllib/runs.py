@@ -84,10 +84,13 @@ def stop(values: Mapping[str, Any], context: Context) -> Iterator[Row]:
         if here not in LIFETIME_STEPS:
             why = "as total_env_steps" if here == ITERATIONS else ""
             yield taken({key: least}, why, stop={here: least})
-        elif "agent" in name and context.is_multi_agent:
+            continue
+        each = 1 if "env" in name else context.steps_each
+        each = context.num_acting if "agent" in name else each
+        if each is None:
             yield changes({key: least}, "steps of the environment are counted: total_env_steps=...")
         else:
-            yield taken({key: least}, total_env_steps=math.ceil(least))
+            yield taken({key: least}, total_env_steps=math.ceil(least / each))
 
 
 def checkpoints(values: Mapping[str, Any], context: Context) -> Iterator[Row]:

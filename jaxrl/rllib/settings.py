@@ -14,7 +14,7 @@ from jaxrl.core.errors import UsageError, brief, one_line
 from jaxrl.core.fields import as_count, count, without
 from jaxrl.ops.exploration import BY_NAME
 from jaxrl.rllib.connectors import TO_MODULE, filtering
-from jaxrl.rllib.context import Context
+from jaxrl.rllib.context import AGENT_STEPS, Context
 from jaxrl.rllib.rows import Row, changes, first, given_of, harmless, taken
 from jaxrl.rollout.episode_callbacks import EpisodeCallbacks
 
@@ -50,7 +50,7 @@ def sizes(values: Values, context: Context) -> Iterator[Row]:
     """The number of environments that RLlib's workers step, and rollouts that fill the same batch.
 
     RLlib samples fragments until it has the batch, so a fragment that does not divide it gives a
-    larger one.
+    larger one. It counts both in steps of the environment, or of all its agents together.
     """
     modes, values = given_of(values, "batch_mode"), _counts(without(values, ("batch_mode",)))
     learners = max(1, first(values, *LEARNERS, default=0))
@@ -61,9 +61,9 @@ def sizes(values: Values, context: Context) -> Iterator[Row]:
         else per_learner * learners
     )
     num_envs = max(1, first(values, *NUM_RUNNERS, default=2)) * first(values, *ENVS_EACH, default=1)
-    fragment = first(values, *FRAGMENT, default="auto")
-    steps = 1 if fragment == "auto" else fragment
-    length = steps * math.ceil(batch / (num_envs * steps))
+    fragment, each = first(values, *FRAGMENT, default="auto"), context.steps_each
+    steps = 1 if fragment == "auto" else math.ceil(fragment / each)
+    length = steps * math.ceil(batch / (num_envs * steps * each))
     why = "" if num_envs * length == batch else f"train_batch_size={num_envs * length}"
     read = given_of(values, *SIZES, *LEARNERS)
     yield taken(read, why, num_envs=num_envs, rollout_length=length)
@@ -71,7 +71,7 @@ def sizes(values: Values, context: Context) -> Iterator[Row]:
     if rows is not None:
         yield taken(given_of(values, *MINIBATCH), minibatch_size=rows * learners)
     for key, least in given_of(values, *PER_ITERATION).items():
-        yield _iteration(key, least, num_envs * length)
+        yield _iteration(key, least, num_envs * length * each)
     for mode in modes.values():
         yield _batch_mode(mode, _length_beside(num_envs, length, context), context.time_limit)
 
@@ -264,11 +264,20 @@ def previous(values: Values, context: Context) -> Iterator[Row]:
 
 def counting(values: Values, context: Context) -> Iterator[Row]:
     """The unit in which a batch's steps are counted, which matters only with several agents."""
-    if values["count_steps_by"] == "env_steps" or not context.is_multi_agent:
+    unit, number = values["count_steps_by"], context.num_acting
+    if unit == "env_steps" or not context.is_multi_agent:
         yield harmless(values, "")
+    elif unit != AGENT_STEPS:
+        yield changes(values, "it is env_steps or agent_steps")
+    elif number is None:
+        yield changes(
+            values,
+            "batches count environment steps, and how many agents act in each is not known: say "
+            "train_batch_size in those",
+        )
     else:
-        why = "batches count environment steps: divide train_batch_size by the number of agents"
-        yield changes(values, why)
+        why = f"{number} agents act in every step of the environment, which batches count here"
+        yield taken(values, why)
 
 
 def callbacks(values: Values, context: Context) -> Iterator[Row]:

@@ -122,7 +122,8 @@ def from_rllib(config: Any, *, ignore: Iterable[str] = (), **settings: Any) -> T
         changed = {**values, **chosen}
         _, left = _parted(changed, (*ENV_KEYS, *POLICY_KEYS))
         rows = [*of_env, *_of_policies(changed, settings_beside, context)]
-        return [_answered(row, settings_beside) for row in [*rows, *_read(left, context, RULES)]]
+        rows += _read(left, context.counted_by(changed.get("count_steps_by")), RULES)
+        return [_answered(row, settings_beside) for row in rows]
 
     def translate(chosen: Mapping[str, Any]) -> Translation:
         rows = rows_with(chosen)

@@ -20,6 +20,7 @@ from tests.messages import refused_by
 RLLIB = rllib_names()
 CARTPOLE = {"env": "CartPole-v1"}
 ARENA = {"env": "MultiAgentArena"}
+TURNS = {"env": "tests.probes:Turns"}  # of two agents, one of which waits
 # What RLlib trains with where a configuration says nothing: 2 workers, PyTorch's first weights.
 LAYOUT = {"num_envs": 2, "rollout_length": 2000}
 NEW = {**LAYOUT, "fcnet_kernel_initializer": "uniform"}
@@ -414,7 +415,25 @@ def test_who_learns_is_a_list_or_a_function():
 def test_steps_of_agents_are_another_count_for_several_agents_alone():
     by_agent = {"count_steps_by": "agent_steps"}
     assert from_rllib({**CARTPOLE, **by_agent}).config == from_rllib(CARTPOLE).config
-    assert "divide train_batch_size by the number of agents" in refused({**ARENA, **by_agent})
+    several = {**ARENA, **by_agent, "train_batch_size": 2000, "num_workers": 2}
+    config = from_rllib(several).config
+    assert (config.num_envs, config.rollout_length, config.train_batch_size) == (2, 500, 1000)
+    # Fragments of 25 steps of one agent or the other are 13 of both: 77 of them are 1,001 steps.
+    fragments = from_rllib({**several, "num_workers": 1, "rollout_fragment_length": 25})
+    assert fragments.config.rollout_length == 1001
+    steps = {"timesteps_total": 9001, "num_env_steps_sampled_lifetime": 4600}
+    assert from_rllib(several, stop=steps).config.total_env_steps == 4501
+    kind, text = rows_of(fragments)["count_steps_by"]
+    assert (kind, text.partition(",")[0]) == (
+        TAKEN,
+        "2 agents act in every step of the environment",
+    )
+
+
+def test_steps_of_agents_are_refused_where_agents_may_wait_or_the_unit_is_unknown():
+    said = refused({**TURNS, "count_steps_by": "agent_steps"})
+    assert "how many agents act in each is not known: say train_batch_size in those" in said
+    assert "it is env_steps or agent_steps" in refused({**ARENA, "count_steps_by": "steps"})
 
 
 def test_settings_that_are_one_for_all_policies_are_not_taken_from_one():
@@ -695,8 +714,10 @@ def test_criteria_of_tune_are_steps_or_results():
     assert "total_env_steps=1000000; RLlib trains until it is stopped" in {
         row.text for row in from_rllib(CARTPOLE).rows
     }
-    agents = {**ARENA, "stop": {"agent_timesteps_total": 100}}
-    assert "stop/agent_timesteps_total=100 (steps of the environment" in refused(agents)
+    agents = {"stop": {"agent_timesteps_total": 1001}}
+    assert from_rllib({**ARENA, **agents}).config.total_env_steps == 501  # of two agents
+    said = refused({**TURNS, **agents})
+    assert "stop/agent_timesteps_total=1001 (steps of the environment" in said
     assert "must be a number" in refused(CARTPOLE, stop={"episode_reward_mean": "150"})
     assert "stop=<function" in refused({**arguments, "stop": lambda trial, result: True})
 
@@ -1003,7 +1024,9 @@ def test_a_search_that_a_sweep_cannot_try_is_refused(settings, message):
 def test_what_changes_the_result_is_refused_of_every_value_that_is_tried():
     counting = {"count_steps_by": {"grid_search": ["env_steps", "agent_steps"]}}
     assert from_rllib({**CARTPOLE, **counting}).space == {}
-    assert "count_steps_by='agent_steps'" in refused({**ARENA, **counting})
+    assert "count_steps_by='agent_steps'" in refused({**TURNS, **counting})
+    found = from_rllib({**ARENA, **counting, "num_workers": 1})
+    assert found.space == {"train_batch_size": jaxrl.grid_search([4000, 2000])}
     unknown = {**CARTPOLE, "not_a_setting": {"grid_search": [1, 2]}}
     assert "which jaxrl.sweep tries" not in refused(unknown)
 
