@@ -28,6 +28,13 @@ def freeze(value: Any) -> Any:
     return freeze(np.asarray(value).tolist()) if is_array(value) else value
 
 
+def is_frozen(value: Any) -> bool:
+    """Returns whether a value is its own hashable form: no list, mapping or array is in it."""
+    if isinstance(value, tuple):
+        return all(map(is_frozen, value))
+    return not (isinstance(value, list | Mapping) or is_array(value))
+
+
 class _Formed(tuple):
     """A tuple that remembers what it was, and equals no other tuple with the same parts."""
 

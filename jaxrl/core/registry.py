@@ -38,7 +38,7 @@ from jaxrl.core.errors import (
     unknown_name,
 )
 from jaxrl.core.fields import FLOAT32, as_count, as_number, field_values, only, takes, text, without
-from jaxrl.core.frozen import freeze, thawed
+from jaxrl.core.frozen import freeze, is_frozen, thawed
 from jaxrl.core.python_kinds import OF_JAX, by_keywords, kind_of
 from jaxrl.core.spaces import Space
 from jaxrl.core.tasks import (
@@ -206,8 +206,8 @@ def make_with(name: Any, args: dict[str, Any]) -> tuple[Any, PyTree]:
     except TypeError as error:
         accepted = ", ".join(takes)
         raise UsageError(f"environment {name!r}: {error}; its arguments are {accepted}") from None
-    call = _call_of(constructor, structure)
-    env = adapted(name, call, _made_by(call))
+    call, made = _call_of(constructor, structure)
+    env = adapted(name, call, _made_by(call) if made is None else made)
     require_environment(env, f"environment {name!r}")
     numbers = without(args, takes)
     default = default_params_of(env)
@@ -303,8 +303,10 @@ def is_maker(env: Any) -> bool:
 def environment_of(env: Any, args: dict[str, Any]) -> Any:
     """The environment to train in: an object's, or the one that a class or function makes."""
     if is_maker(env):
-        constructor = by_keywords(env)
-        env = adapted(None, _call_of(constructor, args) if args else constructor)
+        constructor, made = by_keywords(env), None
+        if args:
+            constructor, made = _call_of(constructor, args)
+        env = adapted(None, constructor, made)
     elif args:
         raise UsageError(
             f"env_args={args} need an environment by name; {type(env).__name__} is made already"
@@ -315,21 +317,18 @@ def environment_of(env: Any, args: dict[str, Any]) -> Any:
     return env
 
 
-def _call_of(constructor: Any, args: dict[str, Any]) -> functools.partial:
-    """The call that makes an environment.
+def _call_of(constructor: Any, args: dict[str, Any]) -> tuple[functools.partial, Any]:
+    """(the call that makes an environment, what it has made; None: nothing yet).
 
     A Python environment gets its arguments as they were written. One in JAX, which is hashed, gets
     tuples in place of lists and mappings; what a function makes, only its result shows.
     """
     call = functools.partial(constructor, **{name: freeze(arg) for name, arg in args.items()})
     as_written = functools.partial(constructor, **thawed(args.items()))
-    if _is_in_jax(constructor) or as_written.keywords == call.keywords:
-        return call
+    if _is_in_jax(constructor) or all(map(is_frozen, as_written.keywords.values())):
+        return call, None
     made = _called(None, as_written)
-    if kind_of(made) is None:
-        return call
-    getattr(made, "close", lambda: None)()
-    return as_written
+    return (call, None) if kind_of(made) is None else (as_written, made)
 
 
 def _made_by(call: functools.partial) -> Any:

@@ -334,6 +334,17 @@ def test_arguments_of_python_environments_arrive_as_they_were_written():
     assert repr(made[-1]) == repr(arguments)
 
 
+@pytest.mark.parametrize("env", ["Written", "written"])
+def test_a_python_environment_with_lists_is_made_no_more_often_than_without(env):
+    def number_of(level):
+        made.clear()
+        PPOConfig(env=f"{__name__}:{env}", env_args={"level": level, "pair": 3}).setup()
+        jaxrl.make(globals()[env], level=level, pair=4)
+        return len(made)
+
+    assert number_of([[1, 2]]) == number_of({"a": 1}) == number_of("easy") == 2
+
+
 def test_arguments_of_environments_in_jax_are_tuples_that_can_be_hashed():
     for name in ("Walls", "walled"):
         env, _ = jaxrl.make(f"{__name__}:{name}", walls=[[1, 2]])
