@@ -43,7 +43,7 @@ FORMS = "uniform:LOW:HIGH, loguniform:LOW:HIGH, randint:LOW:HIGH or choice:A:B"
 
 
 def wrong_metric_name(names: Collection[Any], params: PyTree) -> str | None:
-    """What is wrong with the names in info["metrics"], in a line; None: nothing."""
+    """The fault of the names in info["metrics"], in a line; None: they have none."""
     for name in names:
         if not (isinstance(name, str) and all(name.split("/"))):
             return f"must be named by texts, with a word on each side of a '/', not {brief(name)}"

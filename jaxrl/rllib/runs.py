@@ -59,10 +59,10 @@ def evaluation(values: Mapping[str, Any], context: Context) -> Iterator[Row]:
     if args and holds_array(args):
         yield changes({"evaluation_config/env_config": args}, NO_ARRAYS)
     elif args:
-        _, given = arguments_of(context.name, args)
+        _, env_args = arguments_of(context.name, args)
         names = argument_names(context.name)
-        given = {names.get(name, name): value for name, value in given.items()}
-        yield taken({"evaluation_config/env_config": args}, evaluation_env_args=given)
+        env_args = {names.get(name, name): value for name, value in env_args.items()}
+        yield taken({"evaluation_config/env_config": args}, evaluation_env_args=env_args)
     if inner:
         yield harmless(inner, "training stays the same; the evaluation has the training's settings")
 
@@ -85,12 +85,12 @@ def stop(values: Mapping[str, Any], context: Context) -> Iterator[Row]:
             why = "as total_env_steps" if here == ITERATIONS else ""
             yield taken({key: least}, why, stop={here: least})
             continue
-        each = 1 if "env" in name else context.steps_each
-        each = context.num_acting if "agent" in name else each
-        if each is None:
+        per_step = 1 if "env" in name else context.steps_each
+        per_step = context.num_acting if "agent" in name else per_step
+        if per_step is None:
             yield changes({key: least}, "steps of the environment are counted: total_env_steps=...")
         else:
-            yield taken({key: least}, total_env_steps=math.ceil(least / each))
+            yield taken({key: least}, total_env_steps=math.ceil(least / per_step))
 
 
 def checkpoints(values: Mapping[str, Any], context: Context) -> Iterator[Row]:

@@ -374,8 +374,8 @@ def test_a_draw_without_a_key_is_numpys_and_another_one_each_time(space):
     assert all(isinstance(leaf, np.ndarray | np.generic) for leaf in leaves[0])
     assert len({str(drawn) for drawn in leaves}) > 1
     keyed = space.sample(jax.random.key(0))
-    for drawn, one in zip(jax.tree.leaves(keyed), leaves[0], strict=True):
-        assert (drawn.shape, drawn.dtype) == (one.shape, one.dtype)
+    for drawn, keyless in zip(jax.tree.leaves(keyed), leaves[0], strict=True):
+        assert (drawn.shape, drawn.dtype) == (keyless.shape, keyless.dtype)
 
 
 def test_a_draw_without_a_key_is_refused_where_it_would_be_compiled_once_and_for_all():

@@ -1,17 +1,30 @@
 """Results of a trainer: as a list, a pandas DataFrame or a figure."""
 
-from collections.abc import Iterable, Mapping
+import fnmatch
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jaxrl.core.errors import UsageError, require
+from jaxrl.core.errors import UsageError, require, unknown_result
 from jaxrl.run.logging.panels import panels_of
 from jaxrl.run.logging.result_rows import read_results
 from jaxrl.run.results import ENV_STEPS, RETURN, Result, flatten, lookup
 from jaxrl.run.storage.runs import METRICS
 
 LOG = "jsonl"  # the logger that writes what is read here
+NARROW = (  # the columns of a data frame that most people look at
+    "training_iteration",
+    ENV_STEPS,
+    "time_total_s",
+    RETURN,
+    "env_runners/episode_len_mean",
+    f"evaluation/{RETURN}",
+    "env_runners/agent_episode_returns_mean/*",
+    "env_runners/custom_metrics/*_mean",
+    "perf/env_steps_per_s",
+)
 
 if TYPE_CHECKING:
     from jaxrl.run.logging.history import Thinned
@@ -27,13 +40,30 @@ class RunResults:
         """The result of every iteration so far, the oldest first."""
         raise NotImplementedError
 
-    def dataframe(self) -> Any:
+    def dataframe(self, columns: str | Sequence[str] | None = None) -> Any:
         """`results` as a pandas DataFrame: a row for each iteration, a column for each path.
 
+        Args:
+            columns: paths or patterns such as "learners/*/entropy"; "all": every path; None: steps
+                and time, returns and lengths, the agents' returns, the means of custom metrics, and
+                the metrics that `plot` draws.
+
         Raises:
-            UsageError: pandas is not installed.
+            UsageError: pandas is not installed, or no path is like one of `columns`.
         """
-        return dataframe_of(map(dict, map(flatten, self.results())), "results()")
+        rows = list(map(dict, map(flatten, self.results())))
+        frame = dataframe_of(rows, "results()")
+        if columns == "all":
+            return frame
+        if columns is None:
+            panels = (f"learners/*/{panel.name}" for panel in panels_of(self.facts))
+            return frame[_like((*NARROW, *panels), frame.columns)]
+        wanted = [columns] if isinstance(columns, str) else list(columns)
+        if rows:
+            for pattern in wanted:
+                if not _like([pattern], frame.columns):
+                    raise unknown_result("column", pattern, list(frame.columns))
+        return frame[_like(wanted, frame.columns)]
 
     def plot(self) -> Any:
         """The learning curves as a matplotlib figure, drawn as `curves.png`; notebooks show it.
@@ -53,6 +83,13 @@ class RunResults:
         return inline(
             figure(curves.series(), curves.panels, self.facts.get("env_name", ""), footer)
         )
+
+
+def _like(patterns: Iterable[str], paths: Iterable[str]) -> list[str]:
+    """The paths that are like one of the patterns, in the order of the patterns."""
+    paths = list(paths)
+    found = (fnmatch.filter(paths, pattern) for pattern in patterns)
+    return list(dict.fromkeys(itertools.chain.from_iterable(found)))
 
 
 class TrainerResults(RunResults):

@@ -23,7 +23,9 @@ def result(iteration):
     return {
         ENV_STEPS: 100 * iteration,
         "env_runners": {"episode_return_mean": float(iteration)},
-        "learners": {"p": {"mean_kl_loss": 0.01, "entropy": 1.0, "vf_loss": 1.0}},
+        "learners": {
+            "p": {"mean_kl_loss": 0.01, "entropy": 1.0, "vf_loss": 1.0, "policy_loss": 0.0}
+        },
     }
 
 
@@ -74,10 +76,26 @@ def test_a_folder_that_is_no_run_is_refused_with_what_it_holds(tmp_path):
 
 def test_a_dataframe_has_a_row_for_each_iteration_and_a_column_for_each_path(tmp_path):
     pytest.importorskip("pandas")
-    frame = jaxrl.load_run(make_run(tmp_path / "run")).dataframe()
+    frame = jaxrl.load_run(make_run(tmp_path / "run")).dataframe("all")
     assert frame[ENV_STEPS].tolist() == [100, 200, 300]
     assert frame[RETURN].tolist() == [1.0, 2.0, 3.0]
     assert frame["learners/p/mean_kl_loss"].dtype == np.float64
+
+
+def test_a_dataframe_is_narrow_unless_it_is_told_otherwise(tmp_path):
+    pytest.importorskip("pandas")
+    run = jaxrl.load_run(make_run(tmp_path / "run"))
+    every = run.dataframe("all")
+    narrow = [ENV_STEPS, RETURN, *(f"learners/p/{panel.name}" for panel in panels_of(run.facts))]
+    assert list(run.dataframe().columns) == narrow
+    assert run.dataframe().equals(every[narrow]) and len(every.columns) > len(narrow)
+    assert run.dataframe(RETURN).equals(every[[RETURN]])
+    learners = run.dataframe(["learners/*", ENV_STEPS])
+    assert set(learners.columns) == {name for name in every if name.startswith("learners/")} | {
+        ENV_STEPS
+    }
+    with pytest.raises(UsageError, match="unknown column 'learners/q/entropy'"):
+        run.dataframe("learners/q/entropy")
 
 
 def test_without_pandas_one_line_says_so(tmp_path, monkeypatch):
