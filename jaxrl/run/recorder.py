@@ -216,6 +216,8 @@ class Recorder:
     def _play(self, snapshot: Snapshot) -> None:
         files = self._episode_files()
         if not files:
+            what = "render(state, params), or a render_mode in Python"
+            self.say(f"no {EPISODE}: {self.facts['env_name']} has nothing that draws it ({what})")
             return
         self.say(f"drawing {' and '.join(files)} ...")
         recording = None

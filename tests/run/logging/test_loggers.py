@@ -632,6 +632,15 @@ def test_training_without_the_packages_that_draw_says_what_is_left_out(tmp_path,
     assert (path / "episode.html").exists()  # for which nothing is needed
 
 
+def test_a_run_of_an_environment_that_nothing_draws_says_why_it_has_no_picture(tmp_path, capsys):
+    config = SMALL_REINFORCE.replace(env="tests.probes:Leavers")
+    with Trainer(config, run_dir=tmp_path / "run", loggers=("jsonl",)) as trainer:
+        trainer.fit({"training_iteration": 1})
+    said = "no episode.gif: tests.probes:Leavers has nothing that draws it (render(state, params)"
+    assert sum(line.startswith(said) for line in capsys.readouterr().out.splitlines()) == 1
+    assert not (tmp_path / "run" / "episode.gif").exists()
+
+
 def test_commands_that_draw_ask_for_the_package_in_one_line(tmp_path, capsys, undrawn):
     with Trainer(SMALL_ARENA, run_dir=tmp_path / "run", quiet=True, pictures=False) as trainer:
         trainer.fit({"training_iteration": 1})
