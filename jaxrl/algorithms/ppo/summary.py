@@ -1,5 +1,6 @@
 """Summary of a configuration in a few lines: policies, networks, sizes and the objective."""
 
+from collections.abc import Iterable, Sequence
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -13,6 +14,7 @@ from jaxrl.algorithms.ppo.hypers import PPOSpec
 from jaxrl.algorithms.ppo.loss import Terms, total_loss
 from jaxrl.core.plan import Line, laid_out
 from jaxrl.core.spaces import Box, Space, is_tree, parts_of, tree_of
+from jaxrl.core.types import PolicyId
 from jaxrl.models.model import num_parameters
 from jaxrl.models.network_inputs import ALL_AGENTS, OWN, STATE, is_image, layout_of
 from jaxrl.models.policy_spec import PolicySpec
@@ -36,14 +38,15 @@ CRITICS = {  # the value network, by critic_observation
 
 
 def describe(config: PPOConfig) -> str:
-    """Policies, sizes, updates and the objective; policies that learn alike are explained once."""
+    """Policies, sizes, updates and the objective; what several have alike is said once."""
     algorithm, (label, batch) = config.build(), batch_line(config)
     if config.num_updates * config.train_batch_size != config.total_env_steps:
         batch += f" (total_env_steps={config.total_env_steps:,}, rounded up)"
     lines = [environment_line(config), (label, batch)]
     if config.callbacks:
         lines.append(("callbacks", ", ".join(map(_callback, config.callbacks))))
-    heads: dict[tuple[str, ...], list[Line]] = {}
+    networks: dict[tuple[str, ...], list[Line]] = {}
+    learners: dict[tuple[str, ...], list[PolicyId]] = {}
     for group, policy_spec in zip(algorithm.grouping.groups, algorithm.policy_specs, strict=True):
         for policy, agents in zip(group.policies, group.agents, strict=True):
             policy_config = config.for_policy(policy)
@@ -53,22 +56,31 @@ def describe(config: PPOConfig) -> str:
             if group.structure.trained:
                 shape = (config.rollout_length, config.num_envs, len(agents))
                 layout = batch_layout(policy_spec, shape)
-                details += (
+                learning = (
                     _minibatches(policy_config, layout, group.structure.blocks),
                     f"loss = {_objective(policy_config, group.structure)}",
                     _advantages(policy_config),
                 )
+                learners.setdefault(learning, []).append(policy)
             elif group.structure.drawn:
                 details += (f"played by {algorithm.opponents.describe()}",)
             else:
                 details += ("not trained",)
             spaces = f"{group.observation_space} -> {group.action_space}"
-            heads.setdefault(details, []).append(
-                ("policy", f"{policy} plays {_agents(agents)}: {spaces}")
+            networks.setdefault(details, []).append(
+                ("policy", f"{policy} plays {_names(agents)}: {spaces}")
             )
-    for details, policies in heads.items():
-        lines += [*policies, *(("", detail) for detail in details)]
+    for details, policies in networks.items():
+        lines += [*policies, *_below(details)]
+    for (first, *rest), policies in learners.items():
+        whose = f"{_names(policies, 'policies')}: " if len(learners) > 1 else ""
+        lines += [("learning", f"{whose}{first}"), *_below(rest)]
     return laid_out(lines + idle_lines(config) + _faster(config))
+
+
+def _below(details: Iterable[str]) -> list[Line]:
+    """Lines under another one, without a label."""
+    return [("", detail) for detail in details]
 
 
 def _faster(config: PPOConfig) -> list[Line]:
@@ -104,11 +116,11 @@ def _learning_cost(config: PPOConfig) -> float:
     return total
 
 
-def _agents(agents: tuple[str, ...]) -> str:
+def _names(names: Sequence[str], of_what: str = "agents") -> str:
     """`a, b`, or of many the first and the last."""
-    if len(agents) <= MAX_NAMED_AGENTS:
-        return ", ".join(agents)
-    return f"{len(agents)} agents, {agents[0]} to {agents[-1]}"
+    if len(names) <= MAX_NAMED_AGENTS:
+        return ", ".join(names)
+    return f"{len(names)} {of_what}, {names[0]} to {names[-1]}"
 
 
 def _callback(entry: Any) -> str:
