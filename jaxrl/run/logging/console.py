@@ -51,7 +51,7 @@ class Progress:
 
     A line stays on the screen after each 5 % of the time that has passed, so that a long run prints
     no more lines than a short one by much; on a terminal the newest figures are always below them.
-    In a notebook there is one line, which is replaced.
+    In a notebook there is one line, which is replaced, below a curve of the returns.
 
     What cannot be printed (a full disk, a closed terminal or pipe) ends the printing, not the
     training; one line on stderr says so when the process ends.
@@ -108,6 +108,8 @@ class Progress:
         metrics: Sequence[HeadlineMetric],
         seconds_left: float | None,
     ) -> None:
+        if self.live is not None and not isinstance(self.live, Live):
+            self.live.add(lookup(result, RETURN))
         self.show_line(result_line(result, metrics, seconds_left, self.width))
 
     def show_line(self, line: str, table: Callable[[int], RenderableType] | None = None) -> None:

@@ -1,9 +1,12 @@
 """What a person reads while it trains."""
 
+import html
 import io
+import math
 import subprocess
 import sys
 import types
+from xml.etree import ElementTree
 
 import pytest
 from rich.console import Console
@@ -21,6 +24,7 @@ from jaxrl.run.logging.console import (
     result_line,
 )
 from jaxrl.run.logging.evaluation_lines import evaluation_line, greedy_hint
+from jaxrl.run.logging.notebook_line import MOST_POINTS, NotebookLine, curve
 
 RESULT = {
     "training_iteration": 12,
@@ -120,7 +124,9 @@ def notebook(monkeypatch):
 
     class Handle:
         def update(self, shown, raw):
-            outputs[-1].append(shown["text/plain"])
+            text = shown["text/plain"]
+            assert html.escape(text) in shown.get("text/html", html.escape(text))
+            outputs[-1].append(text)
 
     def display(shown, raw, display_id):
         outputs.append([shown["text/plain"]])
@@ -138,6 +144,29 @@ def test_in_a_notebook_a_training_is_one_line_that_is_replaced(notebook):
     (lines,) = notebook
     assert [int(line.split()[1]) for line in lines] == list(range(1, 51))
     assert max(map(len, lines)) <= LOG_WIDTH
+
+
+def test_the_curve_above_a_notebooks_line_goes_through_the_returns_and_escapes_the_line():
+    xml = xml_of(curve([1.0, 3.0, 2.0]))
+    points = [tuple(map(float, point.split(","))) for point in xml[0].get("points").split()]
+    assert points == [(4.0, 86.0), (280.0, 4.0), (556.0, 45.0)]  # the least below, the most above
+    assert [text.text for text in xml[1:]] == ["3", "1"]
+    assert xml_of(curve([2.0, 2.0]))[0].get("points") == "4.0,86.0 556.0,86.0"
+
+
+def test_a_long_notebook_curve_keeps_evenly_spaced_returns_and_the_newest():
+    shown = NotebookLine()
+    for value in [None, math.nan, *range(1000)]:
+        shown.add(value)
+        if value is not None and value >= 0:
+            *kept, newest = shown.values
+            assert kept == list(range(0, len(kept) * shown.stride, shown.stride))
+            assert newest == value and len(shown.values) <= MOST_POINTS
+    assert shown.stride == 4
+
+
+def xml_of(svg):
+    return list(ElementTree.fromstring(svg))
 
 
 def test_in_a_notebook_what_is_said_beside_the_line_is_plain_text(notebook, capsys, monkeypatch):
