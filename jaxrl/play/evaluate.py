@@ -17,7 +17,13 @@ from jaxrl.play.play_limit import PlayLimit, say_on_stderr
 from jaxrl.play.sampling import env_of, passed_to
 from jaxrl.play.whole_episodes import PlayedBatch
 from jaxrl.rollout.episode_stats import summarise
-from jaxrl.run.results import Result, ResultTree, episode_results, episode_returns
+from jaxrl.run.results import (
+    Result,
+    ResultTree,
+    episode_results,
+    episode_returns,
+    one_by_one,
+)
 
 SETTINGS = {  # of a run, by the argument of a call that may differ
     "episodes": "evaluation_duration",
@@ -32,8 +38,9 @@ _summarise = jax.jit(summarise, static_argnums=2)  # one program, not one for ea
 def summary_of_episodes(algorithm: Algorithm, batches: Iterable[PlayedBatch]) -> Result:
     """The results of batches of episodes, in RLlib's tree as under `env_runners`.
 
-    `episode_return_std` and `episode_len_std` are those of the episodes (ddof 0). Episodes that
-    were cut count in `num_episodes_cut` and in the number of steps alone.
+    `episode_return_std` and `episode_len_std` are those of the episodes (ddof 0), and `hist_stats`
+    has these one by one, in the order of their numbers. Episodes that were cut count in
+    `num_episodes_cut` and in the number of steps alone.
     """
     batches = list(batches)
     played = jax.tree.map(lambda *leaves: np.concatenate(leaves), *[b.finished for b in batches])
@@ -45,6 +52,7 @@ def summary_of_episodes(algorithm: Algorithm, batches: Iterable[PlayedBatch]) ->
     if done.any():
         counts["episode_return_std"] = float(returns.std())
         counts["episode_len_std"] = float(lengths.std())
+        counts |= one_by_one(returns, lengths)
     counts["num_episodes"] = len(lengths)
     if not done.all():
         counts["num_episodes_cut"] = int((~done).sum())

@@ -331,12 +331,13 @@ def recent_episodes(window: Window) -> Result:
     if count == 0:
         return {}
     episodes = jax.tree.map(lambda leaf: np.asarray(leaf)[-count:], window.episodes)
-    return {
-        "hist_stats": {
-            "episode_reward": episode_returns(episodes).tolist(),
-            "episode_lengths": episodes.length.tolist(),
-        }
-    }
+    return one_by_one(episode_returns(episodes), episodes.length)
+
+
+def one_by_one(returns: np.ndarray, lengths: np.ndarray) -> Result:
+    """Finished episodes one by one, under RLlib's names."""
+    lists = {"episode_reward": returns.tolist(), "episode_lengths": lengths.tolist()}
+    return {"hist_stats": lists}
 
 
 def episode_returns(episodes: EpisodeStats) -> np.ndarray:

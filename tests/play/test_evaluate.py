@@ -18,6 +18,7 @@ from jaxrl.cli.evaluate import evaluate as evaluate_run
 from jaxrl.core.fields import check_all
 from jaxrl.episodes import read_episodes
 from jaxrl.play.whole_episodes import episode_keys, step_chance
+from jaxrl.run.results import flatten, lookup
 from tests.messages import refusal, refused_by
 from tests.play.test_recording import counted, untrained
 from tests.programs import SMALL_ARENA, SMALL_REINFORCE, lines_of
@@ -106,8 +107,8 @@ def test_trainer_and_saved_run_give_the_episodes_that_they_evaluate(trained):
     loaded = jaxrl.evaluate(trained.run_dir, episodes=6, return_episodes=True)
     assert result.keys() == plain.keys() == {"env_runners"}
     for read in (result, loaded):
-        for name, value in plain["env_runners"].items():
-            assert read["env_runners"][name] == pytest.approx(value, rel=1e-6)
+        for path, value in flatten(plain["env_runners"]):
+            assert lookup(read["env_runners"], path) == pytest.approx(value, rel=1e-6)
     returns = [episode.get_return() for episode in episodes]
     assert np.mean(returns) == pytest.approx(plain["env_runners"]["episode_return_mean"], rel=1e-5)
     for same in (loaded["episodes"], trained.sample(6, explore=False)):
@@ -123,6 +124,20 @@ def test_trainer_and_saved_run_give_the_episodes_that_they_evaluate(trained):
     (third,) = trained.sample(1, explore=False, first=2)
     assert third.custom_data["origin"]["episode"] == 2
     assert third.get_return() == pytest.approx(returns[2], rel=1e-5)
+
+
+def test_an_evaluation_holds_its_episodes_one_by_one_in_their_order(trained):
+    result = trained.evaluate(episodes=5, explore=True, return_episodes=True)
+    (runners, episodes), hist_stats = result.values(), result["env_runners"]["hist_stats"]
+    returns = [episode.get_return() for episode in episodes]
+    assert hist_stats["episode_reward"] == pytest.approx(returns, rel=1e-5)
+    assert len(set(hist_stats["episode_reward"])) > 1
+    assert hist_stats["episode_lengths"] == [len(episode) for episode in episodes] == [20] * 5
+    assert runners["episode_return_std"] == np.std(hist_stats["episode_reward"])
+    during = trained.results()[2]["evaluation"]["env_runners"]
+    assert len(during["hist_stats"]["episode_lengths"]) == 6  # as the run's log has them
+    cut = trained.evaluate(episodes=2, max_steps=3)["env_runners"]
+    assert "hist_stats" not in cut and cut["num_episodes_cut"] == 2
 
 
 def test_evaluated_episodes_are_written_to_a_folder(trained, tmp_path, capsys):

@@ -11,7 +11,11 @@ from jaxrl.run.logging.text_logs import leaves
 from jaxrl.run.results import Result, flatten
 
 NO_CURVE = ("pid", "timestamp")  # numbers that say nothing as a curve
-EPISODES_ONE_BY_ONE = ("hist_stats/episode_reward", "hist_stats/episode_lengths")
+EPISODES_ONE_BY_ONE = (
+    *("hist_stats/episode_reward", "hist_stats/episode_lengths"),
+    "evaluation/env_runners/hist_stats/episode_reward",
+    "evaluation/env_runners/hist_stats/episode_lengths",
+)
 MOMENT = 0.1  # seconds of training between two results that charts show
 
 

@@ -493,6 +493,15 @@ def test_all_settings_are_hyperparameters_beside_the_final_return(tmp_path):
     assert "_hparams_/session_end_info" in contents
 
 
+def test_episodes_one_by_one_are_histograms_those_of_an_evaluation_too():
+    episodes = {"hist_stats": {"episode_reward": [0.0, 1.0, 3.0], "episode_lengths": [5, 5, 8]}}
+    _, histograms = charts({**episodes, "evaluation": {"env_runners": episodes}})
+    for above in ("", "evaluation/env_runners/"):
+        edges, counts = histograms[f"{above}hist_stats/episode_reward"]
+        assert (edges[0], edges[-1], sum(counts)) == (0.0, 3.0, 3)
+        assert sum(histograms[f"{above}hist_stats/episode_lengths"][1]) == 3
+
+
 def test_the_charts_of_a_result_are_called_by_its_paths():
     shown = result(1, agent_episode_returns_mean={"a": 1.0}, this_iteration={"episode_len_max": 2})
     shown["evaluation"] = {"env_runners": {"episode_return_mean": 3.0}}
