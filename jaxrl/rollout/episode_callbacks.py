@@ -37,6 +37,7 @@ from jaxrl.rollout.hook_contract import (
     takes_an_object,
     together,
 )
+from jaxrl.rollout.sample_batch import SampleBatch, as_trajectory
 
 Logged = dict[str, HookNumber]
 
@@ -258,9 +259,11 @@ def _postprocessed(
 ) -> tuple[PyTree, Logged]:
     """A policy's trajectory after a hook, [T, E, M, ...], and what the hook logged."""
     result: dict[str, Any] = {}  # of RLlib's on_learn_on_batch: a mapping to put numbers into
-    same = dict.fromkeys(("trajectory", "batch", "train_batch", "samples"), trajectory)
+    batch = SampleBatch.of(trajectory)
+    same = dict.fromkeys(("trajectory", "batch", "train_batch", "samples"), batch)
     values = {"policy": policy, **same, "result": result, NEXT_OBS: trajectory.next_obs}
     after, logged = _logging_call(callback, hook, **values)
+    after = as_trajectory(after, trajectory)
     source = f"{hook} of {class_name(callback)}"
     put = {name: _number(source, "mean", name, value) for name, value in result.items()}
     logged = together(logged, put)

@@ -17,6 +17,7 @@ from jaxrl.core.errors import UsageError, brief, reason_of, unknown_name
 from jaxrl.core.fields import FLOAT32
 from jaxrl.core.frozen import is_array
 from jaxrl.core.types import PyTree, other_form
+from jaxrl.rollout.absent_argument import AbsentArgument
 from jaxrl.rollout.callbacks_kind import HISTOGRAMS
 
 LOGGER, NEXT_OBS = "metrics_logger", "next_obs"  # given to hooks that name them
@@ -27,12 +28,15 @@ class HookForm(NamedTuple):
 
     usual: tuple[str, ...]  # in their order, for methods with names of their own
     also: tuple[str, ...] = ()  # by name alone, RLlib's among them
+    absent: tuple[str, ...] = ()  # RLlib's without a counterpart: an `AbsentArgument`
 
 
 # Of the trajectory, under RLlib's names of other moments too; the first returns it in any case.
 TRAJECTORY_HOOKS = ("on_postprocess_trajectory", "on_sample_end", "on_learn_on_batch")
 OF_A_TRAJECTORY = HookForm(
-    ("policy", "trajectory"), ("batch", "train_batch", "samples", "result", NEXT_OBS, LOGGER)
+    ("policy", "trajectory"),
+    ("batch", "train_batch", "samples", "result", NEXT_OBS, LOGGER),
+    ("env_runner", "worker"),
 )
 TRACED_HOOKS = {
     "on_episode_start": HookForm(("state", "params")),
@@ -52,7 +56,13 @@ HOST_HOOKS = {
 }
 # Traced, but on the host where it is written as in RLlib, with `episode` as a keyword alone.
 EPISODE_HOOK = "on_episode_end"
-OF_AN_EPISODE = HookForm((), ("episode", "trainer", "algorithm", LOGGER))
+OF_AN_EPISODE = HookForm(
+    (),
+    ("episode", "trainer", "algorithm", LOGGER, "prev_episode_chunks"),
+    ("env_runner", "env", "env_index", "rl_module", "worker", "base_env", "policies"),
+)
+# By these a hook is known to be written for RLlib.
+ONLY_RLLIB = {*OF_AN_EPISODE.absent, "agent_id", "policy_id", "original_batches"}
 ALL_HOOKS = {**TRACED_HOOKS, **HOST_HOOKS}
 
 
@@ -104,7 +114,8 @@ def form_of(hook: str, function: Any) -> HookForm:
 
 def call_hook(function: Callable, form: HookForm, values: Mapping[str, Any]) -> Any:
     """Calls a hook with those of the values that it takes."""
-    arguments, keywords = _split(function, form, values)
+    absent = {name: AbsentArgument(name) for name in form.absent}
+    arguments, keywords = _split(function, form, {**absent, **values})
     return function(*arguments, **keywords)
 
 
@@ -142,7 +153,9 @@ def _check_arguments(what: str, hook: str, function: Any) -> None:
     if not callable(function):
         raise UsageError(f"{what} must be a method, not {brief(function)}")
     form = form_of(hook, function)
-    arguments, keywords = _split(function, form, dict.fromkeys((*form.usual, *form.also)))
+    arguments, keywords = _split(
+        function, form, dict.fromkeys((*form.usual, *form.also, *form.absent))
+    )
     try:
         inspect.signature(function).bind(*arguments, **keywords)
     except ValueError:  # a built-in without a signature
@@ -152,7 +165,10 @@ def _check_arguments(what: str, hook: str, function: Any) -> None:
         also = (
             f"; by name it may also take {', '.join(form.also)}" if form.usual and form.also else ""
         )
-        raise UsageError(f"{what} must take ({usual}): {error}{also}") from None
+        rewrite = ""
+        if hook in TRACED_HOOKS and ONLY_RLLIB & _parameters(function).keys():
+            rewrite = "; it is compiled, on arrays: docs/callbacks.md#rllibs-hooks-of-an-episode"
+        raise UsageError(f"{what} must take ({usual}): {error}{also}{rewrite}") from None
 
 
 def _split(
@@ -173,7 +189,7 @@ def _split(
     is_plain = kind.VAR_POSITIONAL not in kinds
     by_name = has_enough and is_plain and needed <= values.keys() & named
     usual = () if by_name else tuple(values[name] for name in form.usual)
-    by_keyword = values.keys() if by_name else values.keys() & set(form.also)
+    by_keyword = values.keys() if by_name else values.keys() & {*form.also, *form.absent}
     keywords = {name: values[name] for name in by_keyword if takes_any or name in named}
     return usual, keywords
 

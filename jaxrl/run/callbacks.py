@@ -119,6 +119,7 @@ class HostCallbacks(Hook):
         function = getattr(callback, hook)
         form, logger = form_of(hook, function), self.loggers.get(LOGS.get(hook))
         arguments = {"trainer": self.trainer, "algorithm": self.trainer, "metrics_logger": logger}
+        arguments["prev_episode_chunks"] = []  # a sampled episode is whole
         names = (*form.usual, *form.also)
         call_hook(function, form, {name: arguments.get(name, value) for name in names})
 

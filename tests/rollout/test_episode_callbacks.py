@@ -272,11 +272,14 @@ class Shaped(EpisodeCallbacks):
         return trajectory.replace(reward=trajectory.reward + 1)
 
     def on_learn_on_batch(self, *, policy, train_batch, result, **kwargs):
-        result["batch_reward"] = train_batch.reward.mean()
+        result["batch_reward"] = train_batch["rewards"].mean()
         result["group/one"] = 1
 
-    def on_sample_end(self, *, samples, metrics_logger, env_runner=None, **kwargs):
-        metrics_logger.log_value("num_rows", samples.reward.size, reduce="sum")
+    def on_sample_end(self, *, env_runner, samples, metrics_logger, **kwargs):
+        metrics_logger.log_value("num_rows", samples.count, reduce="sum")
+        assert samples["actions"] is samples.action and samples["obs"] is samples.obs
+        error = samples["action_logp"] - samples.distribution.log_prob(samples.action)
+        metrics_logger.log_value("logp_error", jnp.max(jnp.abs(error)))
 
 
 @pytest.fixture(scope="module")
@@ -320,6 +323,7 @@ def test_hooks_of_the_batch_see_what_steps_reached_and_change_what_is_learned_fr
     for policy in ("pol1", "pol2"):
         assert learners[policy]["num_rows"] == E * T
         assert (learners[policy]["strays"], learners[policy]["moved"]) == (0, 1)
+        assert learners[policy]["logp_error"] == 0
     means = [
         sum(learners[policy]["batch_reward"] for policy in ("pol1", "pol2")),
         shaped[1]["env_runners"]["episode_return_mean"] / 8 + 2,
@@ -506,6 +510,10 @@ WRONG = [
         r"on_episode_step of callbacks OneArgument must take \(data, step\): too many positional",
     ),
     (
+        type("OfRLlib", (), {"on_episode_start": lambda self, *, worker, episode, **_: 0}),
+        r"on_episode_start of .* OfRLlib must take \(state, params\): .*; it is compiled, on arr",
+    ),
+    (
         HostOfOne,
         r"on_train_result of callbacks HostOfOne must take \(trainer, result\): too many posit",
     ),
@@ -555,6 +563,25 @@ def test_a_name_may_be_returned_for_episodes_and_for_steps():
 
 def learn_from(rewrite):
     learn_with(hooks(on_postprocess_trajectory=rewrite))
+
+
+test_columns_of_rllibs_batches_that_a_trajectory_has_not_are_answered_with_ours = refused_by(
+    learn_from,
+    [
+        (lambda policy, batch: batch["advantages"], "no 'advantages': they are computed after"),
+        (lambda policy, batch: batch["new_obs"], "no 'new_obs': name next_obs among the hook's"),
+        (lambda policy, batch: batch["next_obs"], "no 'next_obs': name next_obs among the hook's"),
+        (lambda policy, batch: batch["truncateds"], "no 'truncateds': trajectory.done & ~"),
+        (lambda policy, batch: batch["reward_s"], "unknown column 'reward_s' of a trajectory; did"),
+        (lambda policy, batch: batch[0], "unknown column '0' of a trajectory"),
+        (lambda policy, batch: batch.rewards, "SampleBatch has no 'rewards': RLlib's name for rew"),
+        (lambda policy, batch: batch.policy_batches, "the hook is called for each policy by itse"),
+        (
+            lambda policy, batch: batch.__setitem__("rewards", 0),
+            r"not changed in place: return trajectory.replace\(reward=...\)",
+        ),
+    ],
+)
 
 
 def learn_with(*callbacks):

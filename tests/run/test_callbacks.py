@@ -238,7 +238,11 @@ class InRLlibsWords(Callbacks):
         count = evaluation_metrics["env_runners"]["num_episodes"]
         metrics_logger.log_value("evaluated", count, reduce="sum")
 
-    def on_episode_end(self, *, episode, metrics_logger, **kwargs):
+    def on_episode_end(
+        self, *, episode, env_runner, metrics_logger, env, env_index, rl_module, **kwargs
+    ):
+        assert not kwargs["prev_episode_chunks"] and kwargs["worker"] is not None
+        assert f"{env} {env_index}" and not hasattr(env, "unwrapped")
         metrics_logger.log_value("turns", len(episode), reduce="max")
 
 
@@ -354,15 +358,48 @@ def test_episodes_are_sampled_after_each_chunk_and_change_nothing_that_is_traine
     ("hook", "message"),
     [
         (
-            lambda *, episode, env_runner: None,
-            r"must take \(\*, episode, trainer, .*\): missing a required .*'env_runner'",
+            lambda *, episode, learner: None,
+            r"must take \(\*, episode, trainer, .*\): missing a required .*'learner'",
         ),
-        (lambda *, worker: None, r"must take \(data, episode\): too many positional"),
+        (
+            lambda *, worker: None,
+            r"must take \(data, episode\): too many positional .*; it is compiled, on arrays",
+        ),
+        (
+            lambda worker, base_env, policies, episode: None,
+            r".*'policies'.*; it is compiled, on arrays",
+        ),
     ],
 )
 def test_an_episode_hook_that_wants_more_is_refused_in_one_line(hook, message):
     with pytest.raises(UsageError, match=f"on_episode_end of callbacks SimpleNamespace {message}"):
         resolve_callbacks([SimpleNamespace(on_episode_end=hook)])
+
+
+def heard_by(hook):
+    """Calls a hook of an episode as a trainer does."""
+    HostCallbacks(None, [SimpleNamespace(on_episode_end=hook)]).call("on_episode_end", "episode")
+
+
+test_arguments_of_rllibs_hooks_without_a_counterpart_are_answered_with_ours_as_they_are_used = (
+    refused_by(
+        heard_by,
+        [
+            (
+                lambda *, episode, env_runner: env_runner.config,
+                "hooks get no env_runner here: there are no workers: name `trainer`",
+            ),
+            (lambda *, episode, env: env.envs[0], "no env here: .*trainer.env_params"),
+            (lambda *, episode, env_index: [1][env_index], "no env_index here: environments are"),
+            (
+                lambda *, episode, rl_module, **_: rl_module["pol1"],
+                r"no rl_module here: .*trainer.get_policy\(policy\)",
+            ),
+            (lambda *, episode, worker: worker(), "no worker here: there are no workers"),
+            (lambda *, episode, policies: list(policies), "no policies here: .*trainer.get_policy"),
+        ],
+    )
+)
 
 
 def test_a_sweep_refuses_a_hook_that_takes_sampled_episodes(small):
