@@ -10,6 +10,7 @@ from jaxrl.algorithms.base import Algorithm, RunnerState
 from jaxrl.core.errors import UsageError
 from jaxrl.core.fields import pairs
 from jaxrl.core.frozen import freeze
+from jaxrl.core.registry import is_maker
 from jaxrl.core.types import PyTree
 from jaxrl.episodes.by_agent import Episode
 from jaxrl.play.host_episodes import EpisodeRange, EvaluationCopies, Players, play_episodes
@@ -153,9 +154,10 @@ class Evaluation:
 
 def with_arguments(config: Any, env_args: dict[str, Any], trained: Algorithm) -> Algorithm:
     """The algorithm over the configuration's environment made with some other arguments."""
-    if not isinstance(config.env, str):
+    if not isinstance(config.env, str) and not is_maker(config.env):
         raise UsageError(
-            f"env_args={env_args} need an environment by name; {config.env_name} is made already"
+            f"env_args={env_args} need an environment by name, or its class; {config.env_name} is "
+            "made already"
         )
     others = config.replace(env_args={**dict(config.env_args), **env_args}).build()
     if others.grouping != trained.grouping:

@@ -12,11 +12,10 @@ from flax import linen as nn
 
 from jaxrl.core.errors import UsageError, brief, one_line
 from jaxrl.core.fields import as_count, count, without
-from jaxrl.ops.exploration import BY_NAME
 from jaxrl.rllib.connectors import TO_MODULE, filtering
 from jaxrl.rllib.context import AGENT_STEPS, Context
+from jaxrl.rllib.own_code import CALLBACKS, callbacks, curriculum, exploration
 from jaxrl.rllib.rows import Row, changes, first, given_of, harmless, taken
-from jaxrl.rollout.episode_callbacks import EpisodeCallbacks
 
 Values = Mapping[str, Any]
 
@@ -280,26 +279,6 @@ def counting(values: Values, context: Context) -> Iterator[Row]:
         yield taken(values, why)
 
 
-def callbacks(values: Values, context: Context) -> Iterator[Row]:
-    """This library's are taken over; RLlib's own base classes do nothing."""
-    for key, value in values.items():
-        several = value if isinstance(value, list | tuple) else [value]
-        if several and all(is_of(EpisodeCallbacks, part) for part in several):
-            yield taken({key: value}, callbacks=value)
-            continue
-        name = getattr(value, "__name__", str(value))
-        nothing = name.rstrip("'>").endswith(("DefaultCallbacks", "RLlibCallback"))
-        if nothing or not value:
-            yield harmless({key: value}, "RLlib's base class, which does nothing")
-        else:
-            yield changes({key: value}, "callbacks=... takes a jaxrl.Callbacks (docs/callbacks.md)")
-
-
-def is_of(base: type, value: Any) -> bool:
-    """Returns whether it is a class derived from `base`, or an instance of one."""
-    return isinstance(value, base) or (isinstance(value, type) and issubclass(value, base))
-
-
 def custom_model(values: Values, context: Context) -> Iterator[Row]:
     """A Flax module, as an instance or a class; `custom_model_config` are the class's arguments."""
     model, arguments = (values.get(key) for key in CUSTOM_MODEL)
@@ -367,13 +346,6 @@ def atari(values: Values, context: Context) -> Iterator[Row]:
     yield changes({"preprocessor_pref": "deepmind", **values}, why)
 
 
-def curriculum(values: Values, context: Context) -> Iterator[Row]:
-    if values["env_task_fn"] is None:
-        yield harmless(values, "")
-    else:
-        yield changes(values, "env_task_fn takes (result, task) here (docs/curricula.md)")
-
-
 def explore(values: Values, context: Context) -> Iterator[Row]:
     if values["explore"]:
         yield harmless(values, "actions are sampled in training")
@@ -391,18 +363,6 @@ def actions(values: Values, context: Context) -> Iterator[Row]:
         yield taken(clips, clip_actions=values.get("clip_actions", False))
     elif clips:
         yield harmless(clips, "actions that are stretched between their bounds keep to them")
-
-
-def exploration(values: Values, context: Context) -> Iterator[Row]:
-    """The explorations that are here by RLlib's names."""
-    value = values["exploration_config"] or {}
-    chosen = value.get("type", "StochasticSampling") if isinstance(value, Mapping) else None
-    if chosen == "StochasticSampling" and not value.get("random_timesteps"):
-        yield harmless(values, "PPO samples its actions in both")
-    elif chosen in BY_NAME:
-        yield taken(values, exploration_config=dict(value))
-    else:
-        yield changes(values, f"exploration_config has the types {', '.join(BY_NAME)}")
 
 
 def together(read: Callable, *keys: str, always: bool = False) -> Rule:
@@ -433,7 +393,7 @@ TRAINING_RULES = (
     together(atari, *OF_ATARI, always=True),
     together(seed, "seed"),
     together(counting, "count_steps_by"),
-    together(callbacks, "callbacks", "callbacks_class"),
+    together(callbacks, *CALLBACKS),
     together(source, "input", "input_"),
     together(written, "output"),
     together(curriculum, "env_task_fn"),

@@ -11,6 +11,7 @@ import numpy as np
 from jaxrl.algorithms.task_settings import ENV_TASK_FN
 from jaxrl.core.errors import UsageError, brief, reason_of, unknown_name
 from jaxrl.core.fields import as_number
+from jaxrl.core.outside_env import is_outside
 from jaxrl.core.tasks import check_task
 from jaxrl.core.trust import load, parse_name
 from jaxrl.core.types import PyTree
@@ -32,10 +33,11 @@ class EnvTasks(Hook):
 
     def __init__(self, trainer: Any, env: Any):
         config = trainer.config
-        self.function = _function(config.env_task_fn)
+        self.function = task_function(config.env_task_fn)
         if not jax.tree.leaves(env.default_params):
+            instead = "; a Python environment chooses tasks in its reset()" * is_outside(env)
             raise UsageError(
-                f"{WHAT}: environment {env.name} has no params that a task could change"
+                f"{WHAT}: environment {env.name} has no params that a task could change{instead}"
             )
         self.every = Every(config.env_task_interval)
         self.trainer, self.env = trainer, env
@@ -86,7 +88,12 @@ class EnvTasks(Hook):
         return [np.asarray(leaf).tolist() for leaf in jax.tree.leaves(after)]
 
 
-def _function(setting: Any) -> Callable[[Result, PyTree], Any]:
+def task_function(setting: Any) -> Callable[[Result, PyTree], Any]:
+    """The function from (result, task) to the next task that a setting is, or names.
+
+    Raises:
+        UsageError: it is none, cannot be loaded, or takes other arguments.
+    """
     named = parse_name(setting) if isinstance(setting, str) else None
     function = setting if named is None or named.arguments else load(ENV_TASK_FN, named)
     if not ENV_TASK_FN.fits(function):

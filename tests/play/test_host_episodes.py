@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 
 import jaxrl
+from jaxrl.envs.cartpole import CartPole
 from jaxrl.outside.workers.pictured import MOST_PICTURES
 from jaxrl.outside.workers.python_env import adapt
 from tests.messages import refusal
-from tests.outside.workers.environments import EXIT, HANG, RAISE, Painted
+from tests.outside.workers.environments import EXIT, HANG, RAISE, Counter, Painted
 from tests.programs import SMALL_REINFORCE
 
 CONFIG = SMALL_REINFORCE.replace(
@@ -30,6 +31,16 @@ def test_processes_play_the_episodes_that_this_process_plays():
             found.append(trainer.evaluate(episodes=3, explore=True)["env_runners"])
             assert trainer.evaluate(episodes=3, explore=True)["env_runners"] == found[-1]
     assert found[0] == found[1] and found[0]["episode_len_mean"] == 5
+
+
+def test_a_class_of_environments_is_evaluated_with_other_arguments_and_an_object_is_not():
+    config = CONFIG.replace(env=Counter, env_args={"length": 7})
+    with jaxrl.Trainer(config, **SETTINGS, workers=0, evaluation_env_args={"length": 3}) as trainer:
+        assert trainer.evaluate(episodes=1)["env_runners"]["episode_len_mean"] == 3
+        assert trainer.evaluate(episodes=1, env_args={})["env_runners"]["episode_len_mean"] == 7
+    with refusal("need an environment by name, or its class; CartPole is made already"):
+        made = CONFIG.replace(env=CartPole())
+        jaxrl.Trainer(made, **SETTINGS, evaluation_env_args={"max_steps_in_episode": 3})
 
 
 def test_evaluation_samples_from_the_policy_itself_where_training_explores():

@@ -829,7 +829,7 @@ def test_a_setting_beside_the_configuration_wins_and_answers_a_refused_key():
     assert translation.run_settings == {"keep": 1}
     assert rows_of(translation)["callbacks"][1].endswith("given beside it, and wins")
     assert "unknown setting 'learning_rate'" in refused(config, learning_rate=1.0)
-    assert "env_task_fn takes (result, task)" in refused({**CARTPOLE, "env_task_fn": print})
+    assert "env_task_fn takes (result, task)" in refused({**CARTPOLE, "env_task_fn": len})
 
 
 def test_unknown_keys_are_refused_with_the_nearest_one():

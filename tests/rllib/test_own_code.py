@@ -5,6 +5,10 @@ from flax import linen as nn
 
 import jaxrl
 from jaxrl.core.errors import UsageError
+from jaxrl.ops.exploration import EpsilonGreedy
+from jaxrl.rollout.episode_callbacks import resolve_callbacks
+from jaxrl.run.callbacks import HostCallbacks
+from tests.messages import refused_by
 
 CARTPOLE = {"env": "CartPole-v1"}
 
@@ -21,6 +25,76 @@ class Net(nn.Module):
     def __call__(self, obs):
         x = nn.relu(nn.Dense(self.units)(obs))
         return nn.Dense(2)(x), nn.Dense(1)(x)
+
+
+def of_each(*, algorithm, result, **kwargs):
+    result["squared"] = result["training_iteration"] ** 2
+
+
+def of_info(info):
+    assert info["trainer"] == "trainer"
+    of_each(algorithm=None, result=info["result"])
+
+
+@pytest.mark.parametrize(
+    "callbacks",
+    [
+        {"callbacks": {"on_train_result": of_each}},
+        {"callbacks": {"on_train_result": of_info, "on_episode_end": None}},
+        {"callbacks_on_train_result": of_each},
+        {"callbacks_on_train_result": [of_each], "callbacks_on_episode_start": None},
+        {"callbacks_on_train_result": of_each, "callbacks": Metrics},
+    ],
+)
+def test_functions_that_are_hooks_of_the_host_are_called_as_rllib_calls_them(callbacks):
+    found = jaxrl.from_rllib({**CARTPOLE, **callbacks}).config.callbacks
+    result = {"training_iteration": 3, "done": False, "env_runners": {}}
+    HostCallbacks("trainer", resolve_callbacks(found)).look([result])
+    assert result["squared"] == 9 and ("seen" in result) == (Metrics in found)
+
+
+test_functions_that_do_something_else_here_are_refused_with_the_reason = refused_by(
+    lambda key, value: jaxrl.from_rllib({**CARTPOLE, key: value}),
+    [
+        ("callbacks_on_algorithm_init", print, "unknown hook 'on_algorithm_init' .* never called"),
+        (
+            "callbacks",
+            {"on_episode_start": lambda info: None},
+            r"on_episode_start of callbacks HooksOfRLlib must take \(state, params\)",
+        ),
+        ("env_task_fn", lambda result, env, context: 1, r"env_task_fn takes \(result, task\) here"),
+        ("env_task_fn", 3, r"env_task_fn takes \(result, task\) here"),
+        ("exploration_config", {"type": "ray.rllib.Curiosity"}, "has the types StochasticSampling"),
+        ("exploration_config", 3, "exploration_config has the types StochasticSampling"),
+    ],
+)
+
+
+def longer_poles(result, task):
+    return {"pole_half_length": task.pole_half_length + 0.1}
+
+
+def explore(distribution, env_steps):
+    return distribution
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "here"),
+    [
+        ("env_task_fn", longer_poles, longer_poles),
+        ("exploration_config", explore, explore),
+        (
+            "exploration_config",
+            {"type": "ray.rllib.utils.exploration.epsilon_greedy.EpsilonGreedy"},
+            {"type": "EpsilonGreedy"},
+        ),
+        ("exploration_config", {"type": EpsilonGreedy}, {"type": "EpsilonGreedy"}),
+    ],
+)
+def test_curricula_and_explorations_are_those_that_a_configuration_here_takes(name, value, here):
+    translated = jaxrl.from_rllib({**CARTPOLE, name: value}).config
+    assert translated.replace(**{name: None}) != translated
+    assert translated == translated.replace(**{name: here})
 
 
 @pytest.mark.parametrize("callbacks", [Metrics, Metrics()])
