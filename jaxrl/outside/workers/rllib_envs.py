@@ -6,11 +6,11 @@ read as well: a reset without a seed that gives observations alone, four results
 space for all agents. This module must not import JAX.
 """
 
-import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from jaxrl.core.errors import UsageError, brief
+from jaxrl.outside.workers.old_gym import first_of
 
 ALL = "__all__"
 RESULTS = "step must give (observations, rewards, terminateds, truncateds, infos), by agent"
@@ -49,7 +49,7 @@ class RllibAsParallel:
         self, seed: int | None = None, options: dict | None = None
     ) -> tuple[Mapping, Mapping]:
         self.agents = list(self.possible_agents)
-        observations, infos = _first_of(self._env, seed)
+        observations, infos = first_of(self._env, seed)
         self._check(observations)
         return observations, infos
 
@@ -95,20 +95,8 @@ def gives_by_agent(env: Any) -> bool:
     space = getattr(env, "observation_space", None)
     if callable(space) or isinstance(getattr(space, "spaces", space), Mapping):
         return False
-    observations, _ = _first_of(env, seed=0)
+    observations, _ = first_of(env, seed=0)
     return isinstance(observations, Mapping) and bool(observations)
-
-
-def _first_of(env: Any, seed: int | None) -> tuple[Any, Any]:
-    """(observations, infos) of a reset, with a seed if it takes one."""
-    parameters = inspect.signature(env.reset).parameters.values()
-    if any(taken.name == "seed" or taken.kind is taken.VAR_KEYWORD for taken in parameters):
-        first = env.reset(seed=seed)
-    else:
-        if callable(getattr(env, "seed", None)):
-            env.seed(seed)
-        first = env.reset()
-    return first if isinstance(first, tuple) and len(first) == 2 else (first, {})
 
 
 def _agents_of(env: Any) -> list:
@@ -126,7 +114,7 @@ def _agents_of(env: Any) -> list:
     for agents in candidates:
         if agents:
             return sorted(agents, key=str) if isinstance(agents, set | frozenset) else list(agents)
-    observations, _ = _first_of(env, seed=0)
+    observations, _ = first_of(env, seed=0)
     if not isinstance(observations, Mapping):
         raise ValueError(
             f"reset must give a dict of observations by agent, not {brief(observations)}"

@@ -10,6 +10,7 @@ from gymnasium import spaces
 import jaxrl
 from jaxrl.core.python_kinds import RLLIB, EnvConfig, by_keywords, kind_of
 from jaxrl.core.spaces import Box, Discrete, MultiDiscrete
+from jaxrl.outside.workers.old_gym import OldGymEnv
 from jaxrl.outside.workers.python_env import make_vector_env
 from jaxrl.outside.workers.rllib_envs import RllibAsParallel
 from tests.outside.workers.multi_agent_envs import Guests, MultiAgentArena, MultiAgentEnv, Relay
@@ -28,7 +29,8 @@ def played(env, num_steps, **settings):
     for _ in range(num_steps):
         envs.send(0, {agent: np.zeros((1, *space.shape)) for agent, space in action_spaces.items()})
         step = envs.receive(0)
-        steps.append(step._replace(**{name: getattr(step, name).copy() for name in COPIED}))
+        there = [name for name in COPIED if getattr(step, name) is not None]
+        steps.append(step._replace(**{name: getattr(step, name).copy() for name in there}))
     return envs.spec, first, steps
 
 
@@ -110,6 +112,39 @@ def test_environments_of_rllib_step_in_worker_processes():
     assert trained(Relay, workers=2)["num_faulty_episodes"] == 0
     arena = trained(MultiAgentArena({"ts": 6}), workers=2)
     assert arena["agent_episode_returns_mean"]["agent2"] == -3.0
+
+
+class OldCorridor(gymnasium.Env):
+    """The guide's `SimpleCorridor`, of the old Gym: no seed, and four results of a step."""
+
+    def __init__(self, config):
+        self.end, self.limit = config["corridor_length"], config.get("limit", 99)
+        self.observation_space = spaces.Box(0.0, self.end, (1,), np.float32)
+        self.action_space, self.seeds = spaces.Discrete(2), []
+
+    def seed(self, seed=None):
+        self.seeds.append(seed)
+
+    def reset(self):
+        self.position = self.steps = 0
+        return [self.position]
+
+    def step(self, action):
+        self.position, self.steps = self.position + 1, self.steps + 1
+        done, is_cut = self.position >= self.end, self.steps >= self.limit
+        return [self.position], 1.0, done or is_cut, {"TimeLimit.truncated": is_cut}
+
+
+def test_environments_of_the_old_gym_step_as_they_are_written():
+    args = {"corridor_length": 3}
+    spec, _, steps = played(OldCorridor, 6, env_args=args)
+    assert spec.agents == ("default_agent",)
+    assert [step.episode_done[0] for step in steps] == [False, False, True] * 2
+    for limit, ends in ((9, (True, False)), (3, (False, True))):
+        env = OldGymEnv(OldCorridor({**args, "limit": limit}))
+        assert env.reset(seed=7) == ([0], {}) and env.seeds == [7]
+        flags = [env.step(0)[2:4] for _ in range(3)]
+        assert flags == [(False, False), (False, False), ends]
 
 
 def test_arguments_are_one_dict_where_the_constructor_takes_one():
