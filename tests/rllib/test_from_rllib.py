@@ -711,6 +711,10 @@ def test_criteria_of_tune_are_steps_or_results():
     translation = from_rllib(CARTPOLE, stop={"timesteps_total": 9000, "time_total_s": 60})
     assert translation.config.total_env_steps == 9000
     assert translation.run_settings == {"stop": {"time_total_s": 60}}
+    old = from_rllib(CARTPOLE, stop={"episode_len_mean": 20, "info/num_steps_trained": 100})
+    assert old.run_settings == {
+        "stop": {"env_runners/episode_len_mean": 20, "num_env_steps_trained_lifetime": 100}
+    }
     assert "total_env_steps=1000000; RLlib trains until it is stopped" in {
         row.text for row in from_rllib(CARTPOLE).rows
     }

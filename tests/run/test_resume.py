@@ -206,8 +206,9 @@ def test_an_older_checkpoint_goes_on_in_a_folder_of_its_own(checkpoints, resume,
 
 def test_a_folder_in_use_is_refused(run, resume):
     resume()
-    with pytest.raises(UsageError, match="is in use by another trainer"):
+    with pytest.raises(UsageError, match=r"is in use by another .*, or give run_dir=None"):
         resume()
+    assert resume(run_dir=None).run_dir is None
 
 
 def test_what_no_file_holds_is_asked_for_again(small, start, resume):

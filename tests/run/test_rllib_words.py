@@ -92,6 +92,15 @@ def test_a_single_action_is_drawn_as_the_policy_acts_or_is_the_likeliest(trained
         (lambda t: t.get_policy("pol1").model, r"policy.distribution\(observation\).logits"),
         (lambda t: t.get_policy("pol1").get_session(), "there is no session"),
         (lambda t: t.add_policy("p"), "fixed before it is compiled: `policies` may name more than"),
+        (
+            lambda t: t.evaluation_workers,
+            r"there are no workers: evaluate\(episodes=..., env_args=",
+        ),
+        (lambda t: t.logdir, "RLlib's name for run_dir"),
+        (lambda t: t.training_iteration, "RLlib's name for iteration"),
+        (lambda t: t.get_state(), r"RLlib's name for runner; .*; save\(\) writes it"),
+        (lambda t: t.restore_from_path("x"), r"Trainer.from_checkpoint\(path\)"),
+        (lambda t: t.import_policy_model_from_h5("x"), "RLlib's name for set_weights; docs/"),
         (lambda t: t.trian(), "Trainer has no 'trian'; did you mean 'train'"),
         (lambda t: t.compute_single_action(OBS), "holds 2 policies; name one of them"),
         (
@@ -103,7 +112,7 @@ def test_a_single_action_is_drawn_as_the_policy_acts_or_is_the_likeliest(trained
             "takes no full_fetch",
         ),
         (lambda t: t.get_policy("pol1").compute_single_action(OBS), "RLlib's name for act"),
-        (lambda t: t.get_policy("pol1").get_weights(), "RLlib's name for params"),
+        (lambda t: t.get_policy("pol1").get_weights(), r"for params; Trainer.get_weights\(\)\["),
         (
             lambda t: t.get_policy("pol1").distribution(OBS).sample(),
             r"sample takes a random key: distribution.sample\(jax.random.key\(0\)\)",

@@ -16,7 +16,7 @@ from jaxrl.core.errors import UsageError, brief, named_policy, nearest, unknown_
 from jaxrl.core.fields import UINT32, count, instance_of, text
 from jaxrl.core.program_spaces import is_alike_inside
 from jaxrl.core.spaces import to_json
-from jaxrl.core.types import AgentId, PolicyId
+from jaxrl.core.types import DEFAULT_AGENT, AgentId, PolicyId
 from jaxrl.models.policy_spec import PolicySpec, PolicyWeights
 from jaxrl.run.devices.mesh import copy_here
 from jaxrl.run.storage import checkpoint
@@ -86,6 +86,8 @@ class PolicyAccess:
             for policy, agents in zip(group.policies, group.agents, strict=True)
             for agent in agents
         }
+        if free := list(owner) == [DEFAULT_AGENT]:  # a single agent goes by any names, as in RLlib
+            owner = dict.fromkeys(observations, owner[DEFAULT_AGENT])
         key = self._next_key()
         actions, acting, places = {}, {}, list(owner)
         for agent, observation in observations.items():
@@ -94,7 +96,10 @@ class PolicyAccess:
             policy = acting.setdefault(owner[agent], self.get_policy(owner[agent]))
             agent_key = jax.random.fold_in(key, places.index(agent))
             _refuse_memory("compute_actions", policy)
-            mask_and_agent = {"agent": agent, "action_mask": action_masks.get(agent)}
+            mask_and_agent = {
+                "agent": DEFAULT_AGENT if free else agent,
+                "action_mask": action_masks.get(agent),
+            }
             actions[agent] = policy.act(
                 observation, explore=explore, key=agent_key, **mask_and_agent
             )

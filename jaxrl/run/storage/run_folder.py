@@ -146,7 +146,8 @@ def lock(path: Path) -> FileLock:
         held.acquire()
     except Timeout:
         raise UsageError(
-            f"run folder {path} is in use by another trainer; stop that one first"
+            f"run folder {path} is in use by another trainer; stop that one first, "
+            "or give run_dir=None to write no folder"
         ) from None
     except (OSError, NotImplementedError) as error:  # the second: a file system without locks
         raise UsageError(

@@ -72,6 +72,16 @@ def test_whoever_acts_draws_its_own_actions_and_the_same_ones_for_the_same_seed(
     assert several[0] != several[1] and not set(map(tuple, several)) & set(map(tuple, drawn))
 
 
+def test_a_single_agent_goes_by_any_names_and_several_by_their_own(start, trained):
+    trainer = start(SMALL_REINFORCE, run_dir=None)
+    observations = [[0.0, 0.1, 0.2, 0.3], [0.1, -2.0, -0.2, 3.0]]
+    wanted = [trainer.compute_actions({"default_agent": obs}) for obs in observations]
+    found = trainer.compute_actions(dict(enumerate(observations)))
+    assert found == {i: actions["default_agent"] for i, actions in enumerate(wanted)}
+    with pytest.raises(UsageError, match="unknown agent '0'"):
+        trained.compute_actions({0: OBSERVATIONS})
+
+
 def test_acting_shares_no_key_with_training():
     """Training's keys are fold_in(key(seed), n)."""
     trainings = jax.vmap(lambda n: jax.random.key_data(jax.random.fold_in(jax.random.key(0), n)))(
