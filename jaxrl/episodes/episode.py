@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxrl.core.errors import brief
+from jaxrl.core.errors import AnswersOtherWords, brief
 from jaxrl.core.fields import INT64, count
 from jaxrl.episodes.errors import EpisodeError, unknown
 from jaxrl.episodes.values import owned
@@ -31,7 +31,7 @@ def as_lookback(length: Any, steps: int, allowed: str = '"auto" or 0 or more') -
     return min(int(length), steps)
 
 
-class Episode:
+class Episode(AnswersOtherWords):
     """Identity, clock and remarks of an episode, or of the chunk of one between two cuts."""
 
     is_terminated: bool

@@ -17,7 +17,7 @@ from jaxrl import (
     replay_episode,
     sweep,
 )
-from jaxrl.episodes import MultiAgentEpisode
+from jaxrl.episodes import MultiAgentEpisode, SingleAgentEpisode
 from jaxrl.rollout.episode_callbacks import resolve_callbacks
 from jaxrl.run.callbacks import HostCallbacks
 from jaxrl.run.hooks import Evaluating
@@ -394,6 +394,14 @@ test_arguments_of_rllibs_hooks_without_a_counterpart_are_answered_with_ours_as_t
             (
                 lambda *, episode, rl_module, **_: rl_module["pol1"],
                 r"no rl_module here: .*trainer.get_policy\(policy\)",
+            ),
+            (
+                lambda *, worker, episode, **_: SingleAgentEpisode(id_="a").user_data,
+                "SingleAgentEpisode has no 'user_data': RLlib's name for custom_data; what hooks",
+            ),
+            (
+                lambda *, episode, **_: SingleAgentEpisode().custom_metrics,
+                r"no 'custom_metrics': metrics_logger.log_value\(name, number\) of the hook's",
             ),
             (lambda *, episode, worker: worker(), "no worker here: there are no workers"),
             (lambda *, episode, policies: list(policies), "no policies here: .*trainer.get_policy"),

@@ -11,6 +11,7 @@ import pytest
 import jaxrl
 from jaxrl import PPOConfig, UsageError
 from jaxrl.core.foreign_names import CALLS, LIBRARIES, library_file, names_of
+from jaxrl.episodes import MultiAgentEpisode
 from jaxrl.rollout.sample_batch import SampleBatch
 from jaxrl.run.results import ResultTree
 from jaxrl.sweeps.outcomes import TrialResult
@@ -207,7 +208,7 @@ def test_a_name_that_the_package_lacks_can_be_asked_for():
 def test_what_is_said_of_a_call_is_said_of_one_that_does_not_exist():
     """A method of ours never has a line that leads away from it."""
     classes = {"Trainer": jaxrl.Trainer, "PPOConfig": PPOConfig, "Policy": jaxrl.Policy}
-    classes["SampleBatch"] = SampleBatch
+    classes |= {"SampleBatch": SampleBatch, "Episode": MultiAgentEpisode}
     tables = {table for library in LIBRARIES for table in library_file(library)}
     calls = {table.removeprefix(f"{CALLS} ") for table in tables if table.startswith(CALLS)}
     assert calls == {*classes, "Algorithm", "Sweep", "TrialResult", "jaxrl"}

@@ -72,16 +72,6 @@ def test_whoever_acts_draws_its_own_actions_and_the_same_ones_for_the_same_seed(
     assert several[0] != several[1] and not set(map(tuple, several)) & set(map(tuple, drawn))
 
 
-def test_a_single_agent_goes_by_any_names_and_several_by_their_own(start, trained):
-    trainer = start(SMALL_REINFORCE, run_dir=None)
-    observations = [[0.0, 0.1, 0.2, 0.3], [0.1, -2.0, -0.2, 3.0]]
-    wanted = [trainer.compute_actions({"default_agent": obs}) for obs in observations]
-    found = trainer.compute_actions(dict(enumerate(observations)))
-    assert found == {i: actions["default_agent"] for i, actions in enumerate(wanted)}
-    with pytest.raises(UsageError, match="unknown agent '0'"):
-        trained.compute_actions({0: OBSERVATIONS})
-
-
 def test_acting_shares_no_key_with_training():
     """Training's keys are fold_in(key(seed), n)."""
     trainings = jax.vmap(lambda n: jax.random.key_data(jax.random.fold_in(jax.random.key(0), n)))(
@@ -146,11 +136,19 @@ def test_what_cannot_be_is_refused(trained, act, message):
         act(trained.run_dir)
 
 
-def test_one_policy_alone_needs_no_name_and_of_several_all_are_named(trained, start):
+def test_one_policy_alone_needs_no_name_and_its_agent_has_any_and_of_several_all_are_named(
+    trained, start
+):
     trainer = start(SMALL_REINFORCE, run_dir=None)
     assert trainer.get_policy().name == trainer.get_policy("default_policy").name
     with pytest.raises(UsageError, match="holds 2 policies; name one of them: pol1, pol2"):
         trained.get_policy()
+    observations = [[0.0, 0.1, 0.2, 0.3], [0.1, -2.0, -0.2, 3.0]]
+    found = trainer.compute_actions(dict(enumerate(observations)))
+    assert list(found.values()) == trainer.get_policy().act(np.array(observations)).tolist()
+    assert list(found) == [0, 1]
+    with pytest.raises(UsageError, match="unknown agent '0'"):
+        trained.compute_actions({0: OBSERVATIONS})
 
 
 def test_weights_are_read_and_set_by_policy_and_the_optimiser_stays(trained, start, tmp_path):
