@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from jaxrl.core.errors import UsageError, brief
+from jaxrl.core.fields import without
 from jaxrl.core.foreign_names import CRITERIA, RESULTS, counterpart
 from jaxrl.core.frozen import holds_array
 from jaxrl.rllib.context import NO_ARRAYS, Context
@@ -25,8 +26,9 @@ CHECKPOINTS = {  # Tune's name: ours, and the values that ask for nothing
     "checkpoint_score_attr": ("checkpoint_score_attribute", (None,)),
     "checkpoint_score_attribute": ("checkpoint_score_attribute", (None,)),
 }
+FOLDERS = ("name", "local_dir", "storage_path")
 OF_TUNE = (
-    *("name", "local_dir", "storage_path", "verbose", "resources_per_trial"),
+    *(*FOLDERS, "verbose", "resources_per_trial"),
     *("max_failures", "resume", "progress_reporter", "callbacks_of_tune", "log_to_file"),
     *("sync_config", "failure_config", "reuse_actors", "raise_on_failed_trial"),
     *("search_alg", "time_budget_s", "checkpoint_score_order", "max_concurrent_trials"),
@@ -46,10 +48,13 @@ def evaluation(values: Mapping[str, Any], context: Context) -> Iterator[Row]:
     yield taken(given_of(values, "evaluation_interval"), evaluation_interval=interval)
     episodes = first(values, *DURATION, default=10)
     read = given_of(values, *DURATION, "evaluation_duration_unit")
-    if first(values, "evaluation_duration_unit", default="episodes") != "episodes":
-        yield harmless(read, "evaluation_duration is in episodes: 10")
-    elif episodes == "auto":
+    if episodes == "auto":
         yield harmless(read, "an evaluation plays as many episodes as it says: 10")
+    elif first(values, "evaluation_duration_unit", default="episodes") != "episodes":
+        command = f"jaxrl evaluate RUN --steps {brief(episodes)}"
+        yield changes(
+            read, f"evaluation_duration is in episodes; {command} plays for so many steps"
+        )
     elif read:
         yield taken(read, evaluation_duration=episodes)
     explore = inner.pop("evaluation_config/explore", True)
@@ -108,7 +113,13 @@ def checkpoints(values: Mapping[str, Any], context: Context) -> Iterator[Row]:
 
 
 def tune(values: Mapping[str, Any], context: Context) -> Iterator[Row]:
-    yield harmless(values, "one run is trained; jaxrl.sweep(config, {...}, seeds=8) trains many")
+    folders = given_of(values, *FOLDERS)
+    if folders:
+        yield harmless(folders, "run_dir=FOLDER names the folder of a run, or of a whole sweep")
+    if rest := without(values, FOLDERS):
+        yield harmless(
+            rest, "of Tune's processes; a run is one program, and so are trials of a sweep"
+        )
 
 
 RUN_RULES = (

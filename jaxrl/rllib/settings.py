@@ -164,7 +164,11 @@ LAYERS = (
     *("fcnet_hiddens", "fcnet_activation", "conv_filters", "post_fcnet_hiddens"),
     *("post_fcnet_activation", "head_fcnet_hiddens", "head_fcnet_activation"),
 )
-INITIALIZER = "model/fcnet_kernel_initializer"
+INITIALIZERS = (
+    *("model/fcnet_kernel_initializer", "model/fcnet_weights_initializer"),
+    "model/fcnet_initializer",
+)
+BIASES = "model/fcnet_bias_initializer"
 MEMORY = ("use_lstm", "use_attention")
 SHARED = ("vf_share_layers", "model/vf_share_layers")  # old versions copy the first to the model
 
@@ -183,25 +187,32 @@ def network(values: Values, context: Context) -> Iterator[Row]:
     elif read:
         yield taken(read, vf_share_layers=shares)
     yield from _layers(model, context)
-    yield from _initializer(given_of(values, INITIALIZER), context)
+    yield from _initializers(values, context)
 
 
 def _layers(model: Values, context: Context) -> Iterator[Row]:
     """The layers' sizes and activation.
 
     RLlib puts `post_fcnet_hiddens` (or, in RLModules, `head_fcnet_hiddens`) above convolutions in
-    place of `fcnet_hiddens`, and above these without any.
+    place of `fcnet_hiddens`, and above these without any. Up to RLlib 2.37 RLModules call their
+    heads' layers `post_fcnet_hiddens`, too.
     """
-    shape, kind = context.image_shape, "head" if context.new_stack else "post"
-    above = _widths(f"{kind}_fcnet_hiddens", model.get(f"{kind}_fcnet_hiddens") or ())
-    activation_above = model.get(f"{kind}_fcnet_activation", "relu")
+    shape = context.image_shape
+    post, head = (
+        _widths(name, model.get(name) or ())
+        for name in ("post_fcnet_hiddens", "head_fcnet_hiddens")
+    )
+    above_by = "head_fcnet_activation" if head else "post_fcnet_activation"
+    activation_above = model.get(above_by, "relu")
+    if context.new_stack:
+        post, head = (), head or post
+    above = head or post
     filters = model.get("conv_filters") if shape else None
     if shape and not filters and shape[:2] == (10, 10):
         filters = TEN_BY_TEN
     read = {f"model/{name}": value for name, value in model.items()}
     hiddens, activation = model.get("fcnet_hiddens"), model.get("fcnet_activation")
-    heads = {"head_fcnet_hiddens": above} if above and kind == "head" else {}
-    post = () if heads else above
+    heads = {"head_fcnet_hiddens": head} if head else {}
     if filters:
         layers = {"conv_filters": filters, "fcnet_hiddens": post, **heads}
         yield taken(
@@ -216,7 +227,7 @@ def _layers(model: Values, context: Context) -> Iterator[Row]:
     settings |= heads
     if heads and activation_above != (activation or "tanh"):
         yield changes(
-            {"model/head_fcnet_activation": activation_above},
+            {f"model/{above_by}": activation_above},
             "all layers have the same activation: set fcnet_activation to it, or write a model",
         )
     if above and not base:
@@ -229,15 +240,26 @@ def _layers(model: Values, context: Context) -> Iterator[Row]:
         yield harmless(read, "for images, or layers above the others")
 
 
-def _initializer(values: Values, context: Context) -> Iterator[Row]:
+def _initializers(values: Values, context: Context) -> Iterator[Row]:
     """RLModules begin as PyTorch has it; older models much as the default here does."""
-    name = values.get(INITIALIZER)
+    name, biases = first(values, *INITIALIZERS), values.get(BIASES)
+    read = given_of(values, *INITIALIZERS)
     if name not in (None, "orthogonal_", "orthogonal"):
-        yield changes(values, "fcnet_kernel_initializer is orthogonal or uniform (PyTorch's)")
+        yield changes(read, "fcnet_kernel_initializer is orthogonal or uniform (PyTorch's)")
     elif name is not None:
-        yield taken(values, fcnet_kernel_initializer="orthogonal")
+        yield taken(read, fcnet_kernel_initializer="orthogonal")
     elif context.new_stack:
-        yield taken(values, "PyTorch's, as RLModules have it", fcnet_kernel_initializer="uniform")
+        yield taken(read, "PyTorch's, as RLModules have it", fcnet_kernel_initializer="uniform")
+    elif read:
+        yield harmless(read, "")
+    is_zero = biases in ("zeros_", "zeros") and (name is not None or not context.new_stack)
+    if BIASES in values and (biases is None or is_zero):
+        yield harmless(given_of(values, BIASES), "biases begin with 0 beside orthogonal weights")
+    elif BIASES in values:
+        why = (
+            "biases begin with 0 beside orthogonal weights, and as PyTorch has them beside uniform"
+        )
+        yield changes(given_of(values, BIASES), why)
 
 
 def _widths(name: str, value: Any) -> tuple[int, ...]:
@@ -377,7 +399,7 @@ POLICY_RULES = (  # which a policy may have of its own
     together(
         network,
         *(f"model/{name}" for name in (*LAYERS, *MEMORY)),
-        *(INITIALIZER, *SHARED),
+        *(*INITIALIZERS, BIASES, *SHARED),
         always=True,
     ),
     together(previous, "model/lstm_use_prev_action_reward"),

@@ -632,6 +632,24 @@ def test_layers_of_the_heads_are_those_of_the_new_stack():
     assert "model/head_fcnet_activation='relu' (all layers have the same" in refused(other)
 
 
+def test_layers_of_the_heads_are_taken_beside_old_names_and_by_the_older_one():
+    sizes = {"fcnet_hiddens": [8], "fcnet_activation": "relu"}
+    head, post = {"head_fcnet_hiddens": [4]}, {"post_fcnet_hiddens": [2]}
+    layers = {
+        ("num_workers", "head"): ((8,), (4,)),
+        ("num_workers", "both"): ((8, 2), (4,)),
+        ("num_env_runners", "post"): ((8,), (2,)),  # of RLModules up to RLlib 2.37
+        ("num_env_runners", "both"): ((8,), (4,)),
+    }
+    models = {"head": head, "post": post, "both": {**head, **post}}
+    for (workers, model), expected in layers.items():
+        config = {**CARTPOLE, workers: 1, "model_config": {**sizes, **models[model]}}
+        config = from_rllib(config).config
+        assert (config.fcnet_hiddens, config.head_fcnet_hiddens) == expected
+    old = {**CARTPOLE, "num_workers": 1, "model": head}
+    assert "model/head_fcnet_activation='relu' (all layers have the same" in refused(old)
+
+
 def test_a_memory_of_the_old_stack_is_shared_and_one_of_the_new_as_it_says():
     old = {**CARTPOLE, "model": {"use_lstm": True, "lstm_use_prev_action_reward": True}}
     config = from_rllib(old).config
@@ -657,6 +675,33 @@ def test_weights_begin_as_the_named_initializer_says():
     assert from_rllib(named).config.fcnet_kernel_initializer == "orthogonal"
     named = {**new, "_model_config": {"fcnet_kernel_initializer": "xavier_uniform_"}}
     assert "fcnet_kernel_initializer is orthogonal or uniform" in refused(named)
+    older = {**new, "_model_config": {"fcnet_weights_initializer": "orthogonal_"}}
+    assert from_rllib(older).config.fcnet_kernel_initializer == "orthogonal"
+
+
+def test_biases_begin_with_zero_where_weights_are_orthogonal():
+    zero = {"fcnet_bias_initializer": "zeros_"}
+    new = {**CARTPOLE, "enable_rl_module_and_learner": True}
+    assert from_rllib({**CARTPOLE, "model": zero}).config == PPOConfig(env="cartpole", **LAYOUT)
+    orthogonal = {**zero, "fcnet_kernel_initializer": "orthogonal_"}
+    assert from_rllib({**new, "_model_config": orthogonal})
+    why = "(biases begin with 0 beside orthogonal weights, and as PyTorch has them beside uniform)"
+    for config in (
+        {**new, "_model_config": zero},
+        {**CARTPOLE, "model": {next(iter(zero)): "ones_"}},
+    ):
+        assert why in refused(config)
+
+
+def test_attention_is_trained_over_the_memory_that_it_acts_with_whatever_rllib_is_told():
+    model = {"use_attention": True, "attention_memory_inference": 9, "attention_memory_training": 5}
+    translation = from_rllib({**CARTPOLE, "model": model})
+    assert translation.config.attention_memory_inference == 9
+    kind, why = rows_of(translation)["model/attention_memory_training"]
+    assert (kind, why.partition(" as ")[0]) == (
+        HARMLESS,
+        "training looks attention_memory_inference steps back,",
+    )
 
 
 # Keys read together
@@ -697,9 +742,18 @@ def test_evaluation_samples_its_actions_unless_it_says_otherwise():
     settings = from_rllib({**config, "evaluation_config": inner}).run_settings
     assert settings["evaluation_explore"] is False
     assert settings["evaluation_env_args"] == {"max_steps_in_episode": 9}
-    for other in ({"evaluation_duration_unit": "timesteps"}, {"evaluation_num_episodes": "auto"}):
-        assert "evaluation_duration" not in from_rllib({**config, **other}).run_settings
+    auto = from_rllib({**config, "evaluation_num_episodes": "auto"})
+    assert "evaluation_duration" not in auto.run_settings
     assert from_rllib({**CARTPOLE, "evaluation_interval": 0}).run_settings == {}
+
+
+def test_an_evaluation_of_so_many_steps_is_refused_with_the_command_that_plays_it():
+    config = {**CARTPOLE, "evaluation_duration_unit": "timesteps", "evaluation_duration": 400}
+    assert from_rllib(config).run_settings == {}  # there is no evaluation
+    said = refused({**config, "evaluation_interval": 2})
+    assert "is in episodes; jaxrl evaluate RUN --steps 400 plays for so many steps" in said
+    given = from_rllib({**config, "evaluation_interval": 2}, evaluation_duration=20)
+    assert given.run_settings["evaluation_duration"] == 20
 
 
 def test_criteria_of_tune_are_steps_or_results():
@@ -754,6 +808,14 @@ def test_checkpoints_of_tune():
     }
     nothing = {"config": CARTPOLE, "checkpoint_config": {"checkpoint_frequency": 0}}
     assert from_rllib(nothing).run_settings == {}
+
+
+def test_folders_of_tune_are_answered_with_ours_of_a_run_and_of_a_sweep():
+    folders = {"storage_path": "results", "name": "first", "local_dir": "results"}
+    for lr in (1e-3, {"grid_search": [1e-3, 1e-4]}):
+        rows = rows_of(from_rllib({"config": {**CARTPOLE, "lr": lr}, **folders}))
+        why = "run_dir=FOLDER names the folder of a run, or of a whole sweep"
+        assert {rows[key] for key in folders} == {(HARMLESS, why)}
 
 
 def test_played_episodes_are_written_where_rllib_would():
