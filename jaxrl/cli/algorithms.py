@@ -19,11 +19,12 @@ from jaxrl.core.words import text_of
 from jaxrl.run.storage.config_file import CONFIGURATION
 
 ALGORITHMS = {"ppo": PPOConfig, "bc": BCConfig, "marwil": MARWILConfig}
+OF_RLLIB = ("--run", "--algo")  # RLlib's flags that name the algorithm
 ALGORITHM = setting(
     "ppo",
     "ppo; or bc (behaviour cloning) or marwil, which learn from the recorded episodes of --input; "
     "or one of your own: module:Config, or the name that an installed package announces",
-    text_of("NAME", "--run"),
+    text_of("NAME", *OF_RLLIB),
 )
 TUNED = setting(
     True,
@@ -58,6 +59,15 @@ def class_of(algorithm: str) -> type[AlgorithmConfig]:
     except Exception as error:  # of the module's own code
         why = reason_of(error)
         raise UsageError(f"algorithm {algorithm!r} cannot be imported: {why}") from error
+
+
+def path_of(algorithm: str) -> str:
+    """The "module:Class" of the configuration of an algorithm by its name; nothing is imported."""
+    if algorithm.lower() in ALGORITHMS:
+        config_class = ALGORITHMS[algorithm.lower()]
+        return f"{config_class.__module__}:{config_class.__qualname__}"
+    announced = points_of(CONFIGURATION.group)
+    return announced[algorithm].value if algorithm in announced else algorithm
 
 
 def named_in(argv: Sequence[str], default: str) -> str:

@@ -6,8 +6,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from jaxrl.algorithms.task_settings import EVERYBODY
+from jaxrl.cli.algorithms import OF_RLLIB
 from jaxrl.cli.flags import CompileFlags, Flag, find_modules_here, flags_of, given_flags, read_flags
 from jaxrl.cli.help import show_help
+from jaxrl.cli.rllib_file import check_is_of
 from jaxrl.core.errors import UsageError
 from jaxrl.core.fields import (
     UINT32,
@@ -102,6 +104,14 @@ class EvaluateOptions:
         None, "folder that the episodes are written to, as Parquet files", text_of("FOLDER")
     )
     json: bool = setting(False, "print the result tree as JSON", flag)
+    algorithm: Any = setting(
+        None, "refuse a run of another algorithm than this", text_of("NAME", *OF_RLLIB)
+    )
+    env: Any = setting(
+        None,
+        "refuse a run in another environment than this, by its name here or RLlib's",
+        text_of("NAME"),
+    )
     trust: bool = TRUST
 
 
@@ -158,7 +168,8 @@ def play_flags(defaults: Any) -> dict[str, Flag]:
 def _evaluate(run: str, options: EvaluateOptions) -> None:
     # First: a trainer may remove it while episodes are played.
     facts = open_found(run, options.checkpoint, read_facts)
-    settings = without(dataclasses.asdict(options), {"json"})
+    check_is_of(facts, options.algorithm, options.env, dict(options.env_args))
+    settings = without(dataclasses.asdict(options), {"json", "algorithm", "env"})
     both = options.explore is None and not (options.json or options.output)
     for explore in (False, True) if both else (bool(options.explore),):
         result = load.evaluate(run, **{**settings, "explore": explore})

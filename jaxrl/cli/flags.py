@@ -109,7 +109,8 @@ def given_flags(
     Raises:
         UsageError: an unknown flag, with the nearest one; values too few or too many.
     """
-    _check_dashes(argv)
+    if not others:
+        _check_dashes(argv, flags)
     words, switches = [], set()
     for name in filter(lambda name: flags[name].is_switch, flags):
         switches |= {*names_of(name, flags[name])}
@@ -143,11 +144,13 @@ def given_flags(
     return {**values, positional: left} if positional and left else values
 
 
-def _check_dashes(argv: Sequence[str]) -> None:
+def _check_dashes(argv: Sequence[str], flags: Mapping[str, Flag]) -> None:
     """Refuses a flag's name after one dash: argparse would read -verbose as -v with a value."""
+    spelled = {spelling for flag in flags.values() for spelling in flag.form.spelled}
     for word in argv:
-        if re.fullmatch(r"-[A-Za-z][\w-]+(=.*)?", word) and not isinstance(value_of(word), float):
-            name = word.partition("=")[0]
+        name = word.partition("=")[0]
+        has_form = re.fullmatch(r"-[A-Za-z][\w-]+(=.*)?", word)
+        if has_form and name not in spelled and not isinstance(value_of(word), float):
             raise UsageError(f"{name}: did you mean -{name.replace('_', '-')}?")
 
 

@@ -1,13 +1,17 @@
-"""The flags --rllib-config and --ignore of `jaxrl train` and `jaxrl sweep`."""
+"""RLlib's words on the command line: --rllib-config, --ignore, and names beside its --run."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from jaxrl.cli.algorithms import ALGORITHMS, OF_RLLIB, path_of
 from jaxrl.cli.flags import flag_name
 from jaxrl.core.errors import UsageError, brief, one_line
 from jaxrl.core.fields import file_path, setting
+from jaxrl.core.foreign_names import RESULTS, Counterpart, counterpart
 from jaxrl.core.json_text import read_json
 from jaxrl.core.words import any_value, several, text_of
+from jaxrl.rllib.env_names import is_name_elsewhere, named
+from jaxrl.rllib.rows import shown
 from jaxrl.rllib.translation import Translation, from_rllib
 
 RLLIB_CONFIG = setting(
@@ -15,7 +19,7 @@ RLLIB_CONFIG = setting(
     "begin with RLlib's configuration: a JSON or YAML file such as tuned.yaml (FILE#NAME: one "
     "of its experiments), a result's folder (params.json), or JSON itself, '{\"lr\": 1e-3}'; "
     "prints what became of each key; or with that of a run, RUN/config.json",
-    text_of("FILE", "-f", "--config"),
+    text_of("FILE", "-f", "--config", "--config-file"),
 )
 IGNORE = setting(
     (),
@@ -41,11 +45,8 @@ def translation_of(flags: Mapping[str, Any], settings: Mapping[str, Any]) -> Tra
             raise UsageError(f"--rllib-config begins a run of PPO: leave out {flag_name(name)}")
     config = flags["rllib_config"]
     file_path("a file's path")("rllib_config", config)
-    settings = dict(settings)
     if config.lstrip().startswith("{"):
         config = _inline(config)
-        if "env" in settings and "env" not in config:
-            config["env"] = settings.pop("env")  # by RLlib's name, perhaps
     return from_rllib(config, ignore=flags.get("ignore", ()), **settings)
 
 
@@ -57,3 +58,63 @@ def _inline(text: str) -> dict[str, Any]:
         raise UsageError(
             f"--config {brief(text)} is not JSON such as '{{\"lr\": 1e-3}}': {one_line(error)}"
         ) from None
+
+
+def is_in_rllibs_words(argv: Sequence[str]) -> bool:
+    """Returns whether a command line begins as RLlib's does, so that its names may be RLlib's."""
+    return any(word.partition("=")[0] in OF_RLLIB for word in argv)
+
+
+def with_env_here(options: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
+    """The settings with the environment here for one by RLlib's name, and a note that says so.
+
+    Returns:
+        (settings, note); the same settings and "" where the name is none of RLlib's.
+    """
+    env = options.get("env")
+    if not is_name_elsewhere(env):
+        return dict(options), ""
+    found = named(env)
+    args = {**found.args, **options.get("env_args", {})}
+    here = {"env": found.env, **({"env_args": args} if args else {})}
+    why = f" ({found.note})" if found.note else ""
+    return {**options, **here}, f"{env} of RLlib is {shown(here)}{why}"
+
+
+def results_here(stop: Mapping[str, Any]) -> dict[str, Any]:
+    """Criteria by the names that results have here, for RLlib's that mean just the same."""
+    criteria = {}
+    for name, least in stop.items():
+        _, found = counterpart(name, RESULTS) or ("", Counterpart())
+        criteria[found.here if found.here and not found.note else name] = least
+    return criteria
+
+
+def check_is_of(
+    facts: Mapping[str, Any], algorithm: str | None, env: str | None, env_args: Mapping[str, Any]
+) -> None:
+    """Refuses a run of another algorithm or environment than a command line names beside it.
+
+    Args:
+        facts: the run's.
+        algorithm, env: the names, here or RLlib's; None: none is named.
+        env_args: those that the command line gives for the run's.
+    """
+    trained = facts["config_class"]
+    if algorithm is not None and path_of(algorithm) != trained:
+        by_path = {path_of(name): name for name in ALGORITHMS}
+        ours = by_path.get(trained, trained)
+        raise UsageError(f"--algorithm {brief(algorithm)}: the run is of {ours}; leave it out")
+    config = facts["config"]
+    if env is None or config["env"] in (env, f"gym:{env}"):
+        return
+    here, note = with_env_here({"env": env})
+    if here["env"] != config["env"]:
+        raise UsageError(f"--env {brief(env)}: the run is in {config['env']}; leave it out")
+    played = {**dict(config.get("env_args", {})), **env_args}
+    for name, value in here.get("env_args", {}).items():
+        if played.get(name) != value:
+            raise UsageError(
+                f"{note}; the run has another {name}: add --env-args {name}={value}, or leave out "
+                "--env"
+            )

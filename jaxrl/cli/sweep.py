@@ -27,7 +27,14 @@ from jaxrl.cli.flags import (
     read_flags,
 )
 from jaxrl.cli.help import HELP_FLAGS, show_help
-from jaxrl.cli.rllib_file import IGNORE, RLLIB_CONFIG, translation_of
+from jaxrl.cli.rllib_file import (
+    IGNORE,
+    RLLIB_CONFIG,
+    is_in_rllibs_words,
+    results_here,
+    translation_of,
+    with_env_here,
+)
 from jaxrl.cli.saved_config import check_flags_beside, config_from, source_in
 from jaxrl.core.errors import UsageError, one_line
 from jaxrl.core.fields import flag, only, setting
@@ -194,14 +201,18 @@ def _sweep(argv: list[str]) -> tuple[Sweep, bool]:
         check_flags_beside(saved, of_the_base)
         config = config_from(saved.facts, options, {}, trust=trust).replace(**options)
     elif translation is None:
+        if is_in_rllibs_words(argv):
+            options, note = with_env_here(options)
+            _say(note, sweep_options)
         config, _ = config_of(options, tuned, algorithm, tried)
     else:
-        if not sweep_options.get("quiet"):
-            print(translation)
+        _say(translation, sweep_options)
         translation.check_for_a_sweep()
         config, tried = translation.config, {**translation.space, **tried}
         sweep_options = {**translation.sweep_settings, **sweep_options}
     stop = dict(sweep_options.pop("stop", {}))
+    if translation is not None or is_in_rllibs_words(argv):
+        stop = results_here(stop)
     if (goal := sweep_options.pop("stop_return", None)) is not None:
         check_goal("stop_return", goal)
         stop[return_path(config)] = goal
@@ -214,6 +225,12 @@ def _sweep(argv: list[str]) -> tuple[Sweep, bool]:
         return sweep(config, tried, stop=stop, **sweep_options), sweep_options.get("quiet", False)
     except OneTrial:
         raise UsageError(NOTHING_TO_SWEEP) from None
+
+
+def _say(what: object, options: dict[str, Any]) -> None:
+    """Prints what became of RLlib's words, if there is something and nobody asked for quiet."""
+    if str(what) and not options.get("quiet"):
+        print(what)
 
 
 def scheduler_of(options: dict[str, Any]) -> PopulationBasedTraining | None:

@@ -25,7 +25,14 @@ from jaxrl.cli.flags import (
     read_flags,
 )
 from jaxrl.cli.help import HELP_FLAGS, show_help
-from jaxrl.cli.rllib_file import IGNORE, RLLIB_CONFIG, translation_of
+from jaxrl.cli.rllib_file import (
+    IGNORE,
+    RLLIB_CONFIG,
+    is_in_rllibs_words,
+    results_here,
+    translation_of,
+    with_env_here,
+)
 from jaxrl.cli.saved_config import Source, check_flags_beside, config_from, source_in
 from jaxrl.cluster.hosts import JOIN_SECONDS, THREE, check, join
 from jaxrl.core import machine
@@ -53,7 +60,7 @@ SPACES = ("observation_space", "action_space")
 ANY_SPACES = ("--observation-space", "Box(-1, 1, 1)", "--action-space", "Discrete(2)")
 
 
-@written(one_value, None, False, "", ("-v",))
+@written(one_value, None, False, "", ("-v", "-vv"))
 def _verbose(name: str, value: Any) -> None:
     flag(name, value)
 
@@ -258,6 +265,8 @@ def parse(argv: Sequence[str], algorithm: str = "ppo") -> TrainOptions:
         _check_alone(translation, run["rllib_config"])
         _check_flags(argv, config)
     elif saved.path is None:
+        if "stop" in settings and is_in_rllibs_words(argv):
+            settings["stop"] = results_here(settings["stop"])
         config, source = _new(argv, options, run, algorithm)
     else:
         check_flags_beside(saved, run)
@@ -294,12 +303,15 @@ def _new(
     argv: Sequence[str], options: Mapping[str, Any], run: Mapping[str, Any], algorithm: str
 ) -> tuple[AlgorithmConfig, str]:
     """The configuration of a new run, and where the values come from that no flag gives."""
-    tuned = run.get("tuned", True)
+    tuned, note = run.get("tuned", True), ""
+    if is_in_rllibs_words(argv):
+        options, note = with_env_here(options)
     if set(HELP_FLAGS) & set(argv):  # it shows the values that the environment has by itself
         of_env = only(options, OF_THE_ENV)
         _check_flags(argv, config_of(of_env, tuned, algorithm)[0])
     _check_flags(argv, example(algorithm))
-    return config_of(options, tuned, algorithm)
+    config, source = config_of(options, tuned, algorithm)
+    return config, "; ".join(filter(None, (note, source)))
 
 
 def _check_flags(argv: Sequence[str], config: AlgorithmConfig) -> None:

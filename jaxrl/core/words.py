@@ -51,13 +51,7 @@ def flag_name(name: str) -> str:
 def value_of(text: str) -> Any:
     """A number, True, False, None or a list in brackets if the text is one, else the text."""
     if text.startswith("["):
-        try:
-            return read_json(text)
-        except ValueError as error:
-            raise Unreadable(
-                f"{brief(text)} is not a list such as [1,2] or [[1,2],[3,4]] without spaces: "
-                f"{error}"
-            ) from None
+        return _in_brackets(text, "a list such as [1,2] or [[1,2],[3,4]] without spaces")
     plain = text.replace("_", "")
     if len(plain) > MOST_DIGITS and plain.lstrip("+-").isdecimal():
         raise Unreadable(f"{brief(text)} has more than {MOST_DIGITS} digits")
@@ -71,6 +65,13 @@ def value_of(text: str) -> Any:
             int(number) if "e" in plain.lower() and "." not in plain and number % 1 == 0 else number
         )
     return {"True": True, "False": False, "None": None}.get(text, text)
+
+
+def _in_brackets(text: str, form: str) -> Any:
+    try:
+        return read_json(text)
+    except ValueError as error:
+        raise Unreadable(f"{brief(text)} is not {form}: {error}") from None
 
 
 def one_value(name: str, texts: Sequence[str]) -> Any:
@@ -96,7 +97,9 @@ def is_one_value(texts: Sequence[str]) -> bool:
 
 
 def pairs(name: str, texts: Sequence[str]) -> dict[str, Any]:
-    """`height=6 width=8` as a dict."""
+    """`height=6 width=8`, or RLlib's form `{"height": 6, "width": 8}`, as a dict."""
+    if len(texts) == 1 and texts[0].startswith("{"):
+        return _in_brackets(texts[0], 'JSON such as {"height": 6}')
     return {key: value_of(value) for key, value in pairs_of_texts(name, texts).items()}
 
 

@@ -402,8 +402,8 @@ def _described(value: Any) -> str:
 
 
 def _of_words(name: str, texts: Sequence[str]) -> Any:
-    """`type=EpsilonGreedy epsilon=0.1` as a mapping; else a name."""
-    has_pairs = "=" in texts[0].partition("(")[0]
+    """`type=EpsilonGreedy epsilon=0.1`, or JSON, as a mapping; else a name."""
+    has_pairs = texts[0].startswith("{") or "=" in texts[0].partition("(")[0]
     return words.pairs(name, texts) if has_pairs else words.value_of(" ".join(texts))
 
 

@@ -10,7 +10,8 @@ from jaxrl.core.errors import UsageError, brief, is_installed, one_line, require
 from jaxrl.core.foreign_names import library_file
 from jaxrl.core.frozen import holds_array
 from jaxrl.core.python_kinds import CONFIG_NAMES, config_of
-from jaxrl.core.registry import GYMNASIUM_NAME, is_maker, make_with, names, registered
+from jaxrl.core.registry import GYMNASIUM_NAME, SCHEMES, is_maker, make_with, names, registered
+from jaxrl.core.trust import points_of
 from jaxrl.core.types import PyTree
 
 CLASS_PATH = re.compile(r"[A-Za-z_]\w*(\.\w+)+")  # as RLlib reads a class from a text
@@ -40,6 +41,15 @@ class RegisteredMaker:
         return self._create(config_of(args))
 
 
+def is_name_elsewhere(env: Any) -> bool:
+    """Returns whether a text has the form of RLlib's names of environments, and is none of ours."""
+    if not isinstance(env, str) or ":" in env or env in names():
+        return False
+    has_form = GYMNASIUM_NAME.fullmatch(env) or CLASS_PATH.fullmatch(env)
+    is_known = env in library_file("RLlib")["environments"]
+    return bool(has_form) or is_known or _registered_with_ray(env) is not None
+
+
 def named(env: Any) -> NamedEnv:
     """The environment here that RLlib means by a name, a path or a class.
 
@@ -59,7 +69,8 @@ def named(env: Any) -> NamedEnv:
     if (match := CLASS_TEXT.fullmatch(env)) is not None:
         env = match[1]
     module, _, name = env.rpartition(":")
-    if GYMNASIUM_NAME.fullmatch(name) and (not module or module.isidentifier()):
+    is_of_gymnasium = not module or (module.isidentifier() and module not in points_of(SCHEMES))
+    if GYMNASIUM_NAME.fullmatch(name) and is_of_gymnasium:
         return _of_gymnasium(env)
     package = _package(env)
     can_be_found = package == RAY or (package != "__main__" and is_installed(package))

@@ -13,6 +13,7 @@ from jaxrl.core.frozen import freeze
 from jaxrl.rllib import form
 from jaxrl.rllib import searches as searching
 from jaxrl.rllib.context import ENV_KEYS, Context, read_environment
+from jaxrl.rllib.env_names import is_name_elsewhere
 from jaxrl.rllib.files import read_file
 from jaxrl.rllib.policies import POLICY_KEYS, mapping, read_specs, trained
 from jaxrl.rllib.rows import CHANGES, Row, asks_nothing, changes, given_of, harmless, shown, taken
@@ -101,7 +102,8 @@ def from_rllib(config: Any, *, ignore: Iterable[str] = (), **settings: Any) -> T
             one of several experiments), or of a result's folder.
         ignore: keys that have no counterpart and change the result, to leave out all the same; of
             a key with several values the first is taken.
-        **settings: of `PPOConfig` and `Trainer`, which win. `stop` may have RLlib's names, too.
+        **settings: of `PPOConfig` and `Trainer`, which win. `env` and `stop` may have RLlib's
+            names, too.
 
     Raises:
         UsageError: in one line, with the reason of each key that changes the result.
@@ -109,6 +111,8 @@ def from_rllib(config: Any, *, ignore: Iterable[str] = (), **settings: Any) -> T
     settings_beside = _checked_names(settings)
     config = read_file(config) if isinstance(config, str | Path) else config
     values = form.flat(config)
+    if is_name_elsewhere(settings_beside.get("env")):
+        values["env"] = settings_beside.pop("env")
     if "stop" in settings_beside:
         _, values = _parted(values, ("stop",))
         values |= form.flat({"stop": settings_beside.pop("stop")})

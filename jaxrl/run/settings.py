@@ -62,6 +62,11 @@ def _hooks(name: str, entries: Any) -> None:
         check_entries(entries)
 
 
+_checkpoint_frequency = words.written(words.one_value, None, False, "N", ("--checkpoint-freq",))(
+    count(optional=True)
+)
+
+
 @words.written(words.one_value, None, False, "N|ray:N")
 def _workers(name: str, value: Any) -> None:
     if isinstance(value, str) and value.startswith(RAY):
@@ -95,7 +100,7 @@ class RunSettings:
         number(0, optional=True),
     )
     checkpoint_frequency: int | None = setting(
-        None, "iterations between two checkpoints; None: none", count(optional=True)
+        None, "iterations between two checkpoints; None: none", _checkpoint_frequency
     )
     checkpoint_at_end: bool = setting(True, "whether the state that training ends in is kept", flag)
     checkpoint_score_attribute: str | None = setting(

@@ -87,6 +87,8 @@ EVALUATING = PLAYING | {
     "episodes": WHOLE | NOTHING,
     "steps": WHOLE | NOTHING,
     "json": FLAG,
+    "algorithm": NOTHING,
+    "env": NOTHING,
     "checkpoint": set(),
     "opponent": NOTHING,
     "output": PATH,

@@ -5,10 +5,14 @@ import re
 
 import pytest
 
+from jaxrl import MARWILConfig, PPOConfig
+from jaxrl.cli.rllib_file import check_is_of
 from jaxrl.cli.sweep import run_sweep
 from jaxrl.cli.train import parse
 from jaxrl.core.errors import UsageError
 from jaxrl.run.storage import runs
+from jaxrl.run.storage.config_file import config_facts
+from tests.messages import refused_by
 
 EXPERIMENT = {
     "cartpole-grid": {
@@ -77,6 +81,53 @@ def test_a_file_that_only_repeats_seeds_does_not_drop_its_output(tmp_path, capsy
     monkeypatch.setattr("jaxrl.cli.sweep.sweep", lambda *_, **settings: swept.append(settings))
     run_sweep([*asked, "--ignore", "output"])
     assert [settings["seeds"] for settings in swept] == [2] and "output" not in swept[0]
+
+
+def test_a_sweep_takes_rllibs_names_beside_its_own_flag_and_beside_a_file(
+    experiment, tmp_path, capsys, monkeypatch
+):
+    swept = []
+    take = lambda config, *_, stop, **settings: swept.append((config.env_args, stop))
+    monkeypatch.setattr("jaxrl.cli.sweep.sweep", take)
+    monkeypatch.setattr("jaxrl.cli.sweep.summary", lambda done: "")
+    for begin in (["--run", "PPO", "--seeds", "2"], ["-f", str(experiment)]):
+        words = ["--env", "CartPole-v0", "--stop", '{"episode_reward_mean": 9}']
+        run_sweep([*begin, *words, "--run-dir", str(tmp_path / "sweep")])
+    of_v0 = (("max_steps_in_episode", 200),)
+    assert swept == [(of_v0, {"env_runners/episode_return_mean": 9})] * 2
+    first, *table = capsys.readouterr().out.splitlines()
+    assert first.startswith("CartPole-v0 of RLlib is env='cartpole', env_args=")
+    assert any("env='CartPole-v0'" in line for line in table)
+
+
+CARTPOLE = config_facts(PPOConfig(env="cartpole"), {})
+SHORT = config_facts(PPOConfig(env="cartpole", env_args={"max_steps_in_episode": 200}), {})
+
+
+@pytest.mark.parametrize(
+    ("facts", "words"),
+    [
+        (CARTPOLE, ("PPO", "CartPole-v1", {})),
+        (CARTPOLE, ("ppo", "cartpole", {})),
+        (CARTPOLE, (None, "CartPole-v0", {"max_steps_in_episode": 200})),
+        (SHORT, (None, "CartPole-v0", {})),
+        (config_facts(PPOConfig(env="gym:CartPole-v1"), {}), (None, "CartPole-v1", {})),
+        (config_facts(MARWILConfig(env="arena"), {}), ("MARWIL", None, {})),
+    ],
+)
+def test_a_run_is_what_rllibs_words_beside_it_say(facts, words):
+    assert check_is_of(facts, *words) is None
+
+
+test_a_run_that_is_another_is_refused_in_one_line = refused_by(
+    check_is_of,
+    [
+        (CARTPOLE, "BC", None, {}, "--algorithm 'BC': the run is of ppo; leave it out"),
+        (CARTPOLE, None, "Pendulum-v1", {}, "--env 'Pendulum-v1': the run is in cartpole"),
+        (CARTPOLE, None, "CartPole-v0", {}, "add --env-args max_steps_in_episode=200, or leave"),
+        (SHORT, None, "CartPole-v0", {"max_steps_in_episode": 9}, "has another max_steps_in_ep"),
+    ],
+)
 
 
 def test_a_flag_wins_over_the_values_that_a_file_tries(experiment, capsys):

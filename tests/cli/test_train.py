@@ -152,6 +152,15 @@ test_a_mistake_is_refused_in_one_line = refused_by(
         ("--render-env", "'--render-env': RLlib's name; .* jaxrl render RUN any episode"),
         ("--local-dir x", "for --run-dir; the folder of this run alone, which must not exist yet"),
         ("--json", "unknown flag '--json'"),
+        ("--num-samples 2", "RLlib's name; .* jaxrl sweep --seeds 8"),
+        ("--experiment-name x", "RLlib's name for --run-dir; .* --run-dir runs/NAME"),
+        ("--scheduler PBT", "RLlib's name; of jaxrl.sweep: .* --halving 4, --pbt"),
+        ("--ray-num-nodes 2", "RLlib's name; nothing to set"),
+        ("--env CartPole-v1", "did you mean 'cartpole' or 'gym:CartPole-v1'?"),
+        ("--run PPO --env aren", "unknown environment 'aren'; did you mean 'arena'"),
+        ("--stop {training_iteration", "--stop: '{training_iteration' is not JSON such as"),
+        ('--stop {"training_iteration":"x"}', "stop criterion training_iteration='x' must be"),
+        ("-v -vv", "--verbose is given 2 times"),
     ],
 )
 
@@ -162,6 +171,28 @@ def test_rllibs_words_are_other_spellings_of_the_flags():
     assert rllib.config == jaxrl_words.config and rllib.source == jaxrl_words.source
     assert rllib.verbose and jaxrl_words.verbose and not rllib.quiet
     assert parse(["--run=PPO", "--env=arena", "--quiet"]).quiet
+    others = parse(["--algo", "PPO", "--env", "arena", "-vv", "--checkpoint-freq", "3"])
+    assert (others.config, others.verbose) == (rllib.config, True)
+    assert others.settings == {"checkpoint_frequency": 3}
+
+
+def test_names_of_environments_and_results_may_be_rllibs_beside_its_own_flag():
+    stop = '{"episode_reward_mean": 150, "training_iteration": 9}'
+    order = parse(["--run", "PPO", "--env", "CartPole-v0", "--stop", stop])
+    assert order.config == PPOConfig.tuned("cartpole", {"max_steps_in_episode": 200})
+    assert order.settings["stop"] == {
+        "env_runners/episode_return_mean": 150,
+        "training_iteration": 9,
+    }
+    note = "CartPole-v0 of RLlib is env='cartpole', env_args={'max_steps_in_episode': 200}"
+    assert order.source.startswith(f"{note}; tuned for cartpole, but stop=")
+    longer = parse(
+        ["--algo", "PPO", "--env", "CartPole-v0", "--env-args", "max_steps_in_episode=300"]
+    )
+    assert dict(longer.config.env_args) == {"max_steps_in_episode": 300}
+    # "agent steps" are counted otherwise here: the run says so
+    counted = ["--run=PPO", "--env=cartpole", "--stop", "agent_timesteps_total=9"]
+    assert parse(counted).settings["stop"] == {"agent_timesteps_total": 9}
 
 
 def test_rllibs_settings_may_be_given_as_json_and_its_environments_by_their_names():

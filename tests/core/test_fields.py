@@ -136,7 +136,11 @@ def test_another_librarys_name_is_answered_with_ours(foreign, here):
         lambda: RunSettings(**{foreign: 1}),
     ):
         assert f"'s name for {here}" in refused(call)
-    text = refused(lambda: given_flags([f"--{foreign.replace('_', '-')}", "1"], both()))
+    words = [f"--{foreign.replace('_', '-')}", "1"]
+    if foreign == "checkpoint_freq":  # another spelling of the flag
+        assert given_flags(words, both()) == {here: ["1"]}
+        return
+    text = refused(lambda: given_flags(words, both()))
     assert f"'s name for --{here.rstrip('_').replace('_', '-')}" in text
 
 

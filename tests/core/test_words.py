@@ -23,6 +23,7 @@ from tests.messages import refused_by
         (words.several, ["None"], None),
         (words.or_none(words.several, tuple), ["None"], ()),
         (words.pairs, ["a=1", "b=x=y"], {"a": 1, "b": "x=y"}),
+        (words.pairs, ['{"a": 1, "b": [2]}'], {"a": 1, "b": [2]}),
         (words.pairs_of_texts, ["a=1"], {"a": "1"}),
         (words.or_none(words.pairs), ["None"], {}),
         (words.schedule, ["3e-4"], 3e-4),
@@ -38,6 +39,7 @@ test_words_of_another_form_are_refused = refused_by(
     [
         (words.pairs, ["a=1", "a=2"], "args names 'a' twice"),
         (words.pairs, ["a="], "args takes NAME=VALUE, not 'a'"),
+        (words.pairs, ["{'a': 1}"], 'is not JSON such as {"height": 6}'),
         (words.schedule, ["0:1", "x"], "args takes one number, or a schedule STEP:NUMBER"),
         (words.one_value, ["[1,2"], "is not a list such as"),
     ],

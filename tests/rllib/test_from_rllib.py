@@ -13,6 +13,7 @@ import pytest
 import jaxrl
 from jaxrl import PPOConfig, UsageError, from_rllib
 from jaxrl.rllib.rows import CHANGES, HARMLESS, TAKEN
+from jaxrl.rllib.searches import KEYS
 from jaxrl.rllib.translation import RULES, copied, is_part, rllib_names
 from jaxrl.sweeps.space import settings_of
 from tests.messages import refused_by
@@ -836,7 +837,7 @@ def is_read(key):
         found.here in copied()
         or any(is_part(path, *rule.keys) for rule in RULES for path in (key, f"model/{key}"))
         or key in ("env_config", "horizon", "max_episode_steps", "multiagent", "multi_agent")
-        or key in ("run", "algo")
+        or key in ("run", "algo", *KEYS)
         or key in ("policy_mapping_fn", "evaluation_config", "_rl_module_spec", "rl_module_spec")
         or key.startswith(("model_config", "_model_config", "algorithm_config_ov", "_per_module"))
     )
@@ -1110,6 +1111,20 @@ def test_a_grid_of_seeds_is_the_seeds_of_a_sweep():
     assert (translation.space, translation.sweep_settings) == ({}, {"seeds": [1, 2]})
     assert translation.config.seed == 1
     assert from_rllib(config, seed=3).sweep_settings == {}
+
+
+def test_an_environment_beside_the_configuration_may_have_rllibs_name():
+    for config in ({}, {"env": "Pendulum-v1"}, {"env": {"grid_search": ["A-v1", "B-v1"]}}):
+        translation = from_rllib(config, env="CartPole-v0")
+        args = {"max_steps_in_episode": 200}
+        assert (translation.config.env, dict(translation.config.env_args)) == ("cartpole", args)
+        assert rows_of(translation)["env"] == (TAKEN, f"env='cartpole', env_args={args}")
+    shorter = from_rllib({}, env="CartPole-v0", env_args={"max_steps_in_episode": 9}).config
+    assert dict(shorter.env_args) == {"max_steps_in_episode": 9}
+    for ours in ("arena", "gym:CartPole-v1", "gymnax:CartPole-v1"):
+        assert from_rllib({}, env=ours).config.env == from_rllib({"env": ours}).config.env == ours
+    with pytest.raises(UsageError, match="unknown environment 'aren'; did you mean 'arena'"):
+        from_rllib({}, env="aren")
 
 
 def test_an_argument_or_environment_given_beside_wins_over_a_search():
