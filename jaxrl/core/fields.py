@@ -13,7 +13,7 @@ import numpy as np
 
 from jaxrl.core import words
 from jaxrl.core.errors import UsageError, brief, nearest, unknown_name
-from jaxrl.core.frozen import freeze, is_array
+from jaxrl.core.frozen import NotPlain, freeze, is_array
 from jaxrl.core.trust import Kind
 
 Check = Callable[[str, Any], None]
@@ -248,11 +248,11 @@ def frozen_fields(config: Any) -> None:
                 value = np.asarray(value).reshape(())
             value = getattr(field.metadata["check"], "frozen", freeze)(value)
         except (TypeError, ValueError, RecursionError) as error:
-            # Traced, a list that holds itself, or a key of arguments.
-            of_key = str(error) if "must be a text" in str(error) else ""
+            # Traced, a list that holds itself, or a part of arguments.
+            of_part = str(error) if isinstance(error, NotPlain) else ""
             raise UsageError(
                 f"{field.name}={brief(value)} is no plain value; "
-                + (of_key or "a compiled function takes numbers by hypers")
+                + (of_part or "a compiled function takes numbers by hypers")
             ) from None
         if getattr(field.metadata["check"], "whole", False):
             value = as_count(value)

@@ -5,6 +5,12 @@ from typing import Any
 
 import numpy as np
 
+NO_ARRAYS = "an array, which a run's files do not hold: give a file's path, or a list"
+
+
+class NotPlain(TypeError):
+    """An argument that no setting can hold; the text says why."""
+
 
 def is_array(value: Any) -> bool:
     """Returns whether this is an array or a number of NumPy, JAX or PyTorch."""
@@ -60,7 +66,7 @@ def freeze_arguments(value: Any) -> Any:
     """Pairs of names and values in a hashable form, from which `thawed` gives what was written.
 
     Raises:
-        TypeError: a nested mapping has a key that is no text, which files could not hold.
+        NotPlain: an array, or a nested mapping with a key that is no text; files hold neither.
     """
     pairs = tuple(value.items()) if isinstance(value, Mapping) else value
     if not isinstance(pairs, list | tuple) or not all(map(_is_pair, pairs)):
@@ -75,14 +81,16 @@ def _is_pair(value: Any) -> bool:
 def _frozen(value: Any) -> Any:
     if isinstance(value, Mapping):
         if wrong := [key for key in value if not isinstance(key, str)]:
-            raise TypeError(f"the key {wrong[0]!r} of a mapping must be a text")
+            raise NotPlain(f"the key {wrong[0]!r} of a mapping must be a text")
         return FrozenMapping((key, _frozen(part)) for key, part in value.items())
     if isinstance(value, _Formed | list):
         kind = FrozenList if isinstance(value, list) else type(value)
         return kind(map(_frozen, value))
     if isinstance(value, tuple):
         return tuple(map(_frozen, value))
-    return _frozen(np.asarray(value).tolist()) if is_array(value) else value
+    if is_array(value) and np.shape(value):
+        raise NotPlain(f"it holds {NO_ARRAYS}")
+    return freeze(value)
 
 
 def thaw(value: Any) -> Any:

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from jaxrl.core.env import MultiAgentEnvironment, lift
 from jaxrl.core.errors import UsageError, brief
-from jaxrl.core.frozen import holds_array
+from jaxrl.core.frozen import NO_ARRAYS, holds_array
 from jaxrl.core.registry import make_with
 from jaxrl.core.spaces import Box
 from jaxrl.core.types import AgentId, PyTree
@@ -21,7 +21,6 @@ from jaxrl.rollout.first_step import info_of_a_step, is_always_active
 
 # What environments call their time limit, those of Gymnasium as the last.
 TIME_LIMITS = ("max_steps_in_episode", "max_cycles", "max_episode_steps")
-NO_ARRAYS = "an array, which a run's files do not hold: give a file's path, or a list"
 AGENT_STEPS = "agent_steps"
 ENV_KEYS = ("env", "env_config", "horizon", "max_episode_steps")
 

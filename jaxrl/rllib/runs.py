@@ -7,8 +7,8 @@ from typing import Any
 from jaxrl.core.errors import UsageError, brief
 from jaxrl.core.fields import without
 from jaxrl.core.foreign_names import CRITERIA, RESULTS, counterpart
-from jaxrl.core.frozen import holds_array
-from jaxrl.rllib.context import NO_ARRAYS, Context
+from jaxrl.core.frozen import NO_ARRAYS, holds_array
+from jaxrl.rllib.context import Context
 from jaxrl.rllib.env_names import argument_names, arguments_of
 from jaxrl.rllib.rows import Row, changes, first, given_of, harmless, taken
 from jaxrl.rllib.settings import TRAINING_RULES, Rule

@@ -349,6 +349,21 @@ def test_a_python_environment_with_lists_is_made_no_more_often_than_without(env)
     assert number_of([[1, 2]]) == number_of({"a": 1}) == number_of("easy") == 2
 
 
+@pytest.mark.parametrize("env", ["Written", "written"])
+def test_arrays_are_refused_by_settings_and_given_as_they_are_by_make(env):
+    walls = np.array([1.5, 2.5])
+    why = "env_args=.* it holds an array, which a run's files do not hold: give a file's path, or a"
+    for level in (walls, [walls], {"walls": walls}):
+        with pytest.raises(UsageError, match=why):
+            PPOConfig(env=f"{__name__}:{env}", env_args={"level": level, "pair": 3})
+    config = PPOConfig(env=f"{__name__}:{env}", env_args={"level": np.float32(2), "pair": 3})
+    assert dict(config.env_args) == {"level": 2.0, "pair": 3}
+    with pytest.raises(UsageError, match=f"evaluation_{why}"):
+        jaxrl.RunSettings(evaluation_env_args={"level": walls})
+    jaxrl.make(f"{__name__}:{env}", level=walls, pair=3)
+    assert made[-1]["level"] is walls
+
+
 def test_arguments_of_environments_in_jax_are_tuples_that_can_be_hashed():
     for name in ("Walls", "walled"):
         env, _ = jaxrl.make(f"{__name__}:{name}", walls=[[1, 2]])
