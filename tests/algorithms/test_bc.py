@@ -99,6 +99,13 @@ def test_several_folders_are_one_data_set(tmp_path):
     assert data_of(BCConfig(env="cartpole", input=folders, **SMALL))[0].count.tolist() == [4]
 
 
+def test_the_steps_of_a_folder_that_is_named_twice_count_twice(tmp_path):
+    a = written(tmp_path / "a", [poles([0, 0])])
+    b = written(tmp_path / "b", [poles([1, 1])])
+    (data,) = data_of(BCConfig(env="cartpole", input=[a, a, b], **SMALL))
+    assert data.steps.action[0].tolist() == [0, 0, 0, 0, 1, 1]
+
+
 def sampled(config, number, explore=True):
     with Trainer(config, run_dir=None, quiet=True) as trainer:
         return trainer.sample(number, explore=explore)
