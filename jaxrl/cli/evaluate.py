@@ -170,8 +170,10 @@ def _evaluate(run: str, options: EvaluateOptions) -> None:
     facts = open_found(run, options.checkpoint, read_facts)
     check_is_of(facts, options.algorithm, options.env, dict(options.env_args))
     settings = without(dataclasses.asdict(options), {"json", "algorithm", "env"})
-    both = options.explore is None and not (options.json or options.output)
-    for explore in (False, True) if both else (bool(options.explore),):
+    ways = [bool(options.explore)]
+    if options.explore is None and not (options.json or options.output):
+        ways = [False, True]
+    for explore in ways:
         result = load.evaluate(run, **{**settings, "explore": explore})
         shown = report(result, run, dataclasses.replace(options, explore=explore))
         print_answer(dumped(result) if options.json else shown)

@@ -103,8 +103,8 @@ def check_is_of(
     trained = facts["config_class"]
     if algorithm is not None and path_of(algorithm) != trained:
         by_path = {path_of(name): name for name in ALGORITHMS}
-        ours = by_path.get(trained, trained)
-        raise UsageError(f"--algorithm {brief(algorithm)}: the run is of {ours}; leave it out")
+        name = by_path.get(trained, trained)
+        raise UsageError(f"--algorithm {brief(algorithm)}: the run is of {name}; leave it out")
     config = facts["config"]
     if env is None or config["env"] in (env, f"gym:{env}"):
         return

@@ -5,16 +5,15 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from jaxrl.core.errors import UsageError, one_line
-from jaxrl.core.foreign_names import SETTINGS, names_of
 from jaxrl.ops.exploration import BY_NAME, EXPLORATION
 from jaxrl.rllib.context import Context
 from jaxrl.rllib.rows import Row, changes, harmless, taken
 from jaxrl.rollout.episode_callbacks import EpisodeCallbacks
-from jaxrl.rollout.hook_contract import check_hooks
+from jaxrl.rollout.hook_contract import ALL_HOOKS, check_hooks
 from jaxrl.run.env_tasks import task_function
 
-CLASSES, HOOK = ("callbacks", "callbacks_class"), "callbacks_on_"  # the latter with a hook's name
-CALLBACKS = (*CLASSES, *(name for name in names_of("RLlib", SETTINGS) if name.startswith(HOOK)))
+CLASSES = ("callbacks", "callbacks_class")
+CALLBACKS = (*CLASSES, *map("callbacks_{}".format, ALL_HOOKS))
 
 
 def callbacks(values: Mapping[str, Any], context: Context) -> Iterator[Row]:

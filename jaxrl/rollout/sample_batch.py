@@ -56,5 +56,5 @@ class SampleBatch(Trajectory, AnswersOtherWords):
 
 
 def as_trajectory(after: PyTree, before: Steps) -> PyTree:
-    """What a hook returned, of the class of what is learned from."""
+    """A hook's answer, of the class of what is learned from."""
     return type(before)(**vars(after)) if isinstance(after, SampleBatch) else after

@@ -1121,8 +1121,8 @@ def test_an_environment_beside_the_configuration_may_have_rllibs_name():
         assert rows_of(translation)["env"] == (TAKEN, f"env='cartpole', env_args={args}")
     shorter = from_rllib({}, env="CartPole-v0", env_args={"max_steps_in_episode": 9}).config
     assert dict(shorter.env_args) == {"max_steps_in_episode": 9}
-    for ours in ("arena", "gym:CartPole-v1", "gymnax:CartPole-v1"):
-        assert from_rllib({}, env=ours).config.env == from_rllib({"env": ours}).config.env == ours
+    for env in ("arena", "gym:CartPole-v1", "gymnax:CartPole-v1"):
+        assert from_rllib({}, env=env).config.env == from_rllib({"env": env}).config.env == env
     with pytest.raises(UsageError, match="unknown environment 'aren'; did you mean 'arena'"):
         from_rllib({}, env="aren")
 

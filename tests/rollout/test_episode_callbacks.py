@@ -565,22 +565,39 @@ def learn_from(rewrite):
     learn_with(hooks(on_postprocess_trajectory=rewrite))
 
 
-test_columns_of_rllibs_batches_that_a_trajectory_has_not_are_answered_with_ours = refused_by(
-    learn_from,
-    [
-        (lambda policy, batch: batch["advantages"], "no 'advantages': they are computed after"),
-        (lambda policy, batch: batch["new_obs"], "no 'new_obs': name next_obs among the hook's"),
-        (lambda policy, batch: batch["next_obs"], "no 'next_obs': name next_obs among the hook's"),
-        (lambda policy, batch: batch["truncateds"], "no 'truncateds': trajectory.done & ~"),
-        (lambda policy, batch: batch["reward_s"], "unknown column 'reward_s' of a trajectory; did"),
-        (lambda policy, batch: batch[0], "unknown column '0' of a trajectory"),
-        (lambda policy, batch: batch.rewards, "SampleBatch has no 'rewards': RLlib's name for rew"),
-        (lambda policy, batch: batch.policy_batches, "the hook is called for each policy by itse"),
-        (
-            lambda policy, batch: batch.__setitem__("rewards", 0),
-            r"not changed in place: return trajectory.replace\(reward=...\)",
-        ),
-    ],
+test_columns_of_rllibs_batches_that_a_trajectory_lacks_are_answered_with_the_words_here = (
+    refused_by(
+        learn_from,
+        [
+            (lambda policy, batch: batch["advantages"], "no 'advantages': they are computed after"),
+            (
+                lambda policy, batch: batch["new_obs"],
+                "no 'new_obs': name next_obs among the hook's",
+            ),
+            (
+                lambda policy, batch: batch["next_obs"],
+                "no 'next_obs': name next_obs among the hook's",
+            ),
+            (lambda policy, batch: batch["truncateds"], "no 'truncateds': trajectory.done & ~"),
+            (
+                lambda policy, batch: batch["reward_s"],
+                "unknown column 'reward_s' of a trajectory; did",
+            ),
+            (lambda policy, batch: batch[0], "unknown column '0' of a trajectory"),
+            (
+                lambda policy, batch: batch.rewards,
+                "SampleBatch has no 'rewards': RLlib's name for rew",
+            ),
+            (
+                lambda policy, batch: batch.policy_batches,
+                "the hook is called for each policy by itse",
+            ),
+            (
+                lambda policy, batch: batch.__setitem__("rewards", 0),
+                r"not changed in place: return trajectory.replace\(reward=...\)",
+            ),
+        ],
+    )
 )
 
 

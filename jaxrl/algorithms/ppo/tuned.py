@@ -66,10 +66,13 @@ def _stretched(plain: Any, tuned: Mapping[str, Any], total: Any) -> Settings:
                 chosen[name] = [[at(step), value] for step, value in knots]
         return chosen
 
-    by_policy = {
-        policy: over_total(settings) for policy, settings in tuned.get("per_policy", {}).items()
-    }
-    return over_total(tuned) | ({"per_policy": by_policy} if by_policy else {})
+    stretched = over_total(tuned)
+    if "per_policy" in tuned:
+        by_policy = tuned["per_policy"]
+        stretched["per_policy"] = dict(
+            zip(by_policy, map(over_total, by_policy.values()), strict=True)
+        )
+    return stretched
 
 
 def _without_network(tuned: Mapping[str, Any], changes: Mapping[str, Any]) -> Settings:

@@ -20,7 +20,7 @@ class NotebookLine:
     def __init__(self):
         self.handle: Any = None  # IPython's, of the output that is replaced
         self.values: list[float] = []  # every `stride`-th, and the newest
-        self.stride, self.seen = 1, 0
+        self.stride, self.num_added = 1, 0
 
     def start(self) -> None:
         """The output appears with the first line."""
@@ -29,10 +29,10 @@ class NotebookLine:
         """Adds the newest value of the curve; None: there is none yet."""
         if value is None or not math.isfinite(value):
             return
-        if self.seen and (self.seen - 1) % self.stride:
+        if self.num_added and (self.num_added - 1) % self.stride:
             self.values.pop()  # it was shown as the newest alone
         self.values.append(value)
-        self.seen += 1
+        self.num_added += 1
         if len(self.values) > MOST_POINTS:
             self.values, self.stride = self.values[::2], 2 * self.stride
 

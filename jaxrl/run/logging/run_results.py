@@ -58,12 +58,11 @@ class RunResults:
         if columns is None:
             panels = (f"learners/*/{panel.name}" for panel in panels_of(self.facts))
             return frame[_like((*NARROW, *panels), frame.columns)]
-        wanted = [columns] if isinstance(columns, str) else list(columns)
-        if rows:
-            for pattern in wanted:
-                if not _like([pattern], frame.columns):
-                    raise unknown_result("column", pattern, list(frame.columns))
-        return frame[_like(wanted, frame.columns)]
+        patterns = [columns] if isinstance(columns, str) else list(columns)
+        for pattern in patterns:
+            if rows and not _like([pattern], frame.columns):
+                raise unknown_result("column", pattern, list(frame.columns))
+        return frame[_like(patterns, frame.columns)]
 
     def plot(self) -> Any:
         """The learning curves as a matplotlib figure, drawn as `curves.png`; notebooks show it.
