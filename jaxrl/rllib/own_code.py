@@ -13,7 +13,12 @@ from jaxrl.rollout.hook_contract import ALL_HOOKS, check_hooks
 from jaxrl.run.env_tasks import task_function
 
 CLASSES = ("callbacks", "callbacks_class")
-CALLBACKS = (*CLASSES, *map("callbacks_{}".format, ALL_HOOKS))
+NEVER_CALLED = (  # hooks of RLlib's that have no counterpart
+    *("on_algorithm_init", "on_checkpoint_loaded", "on_environment_created", "on_episode_created"),
+    *("on_evaluate_start", "on_evaluate_offline_start", "on_evaluate_offline_end"),
+    *("on_env_runners_recreated", "on_offline_eval_runners_recreated"),
+)
+CALLBACKS = (*CLASSES, *map("callbacks_{}".format, (*ALL_HOOKS, *NEVER_CALLED)))
 
 
 def callbacks(values: Mapping[str, Any], context: Context) -> Iterator[Row]:
