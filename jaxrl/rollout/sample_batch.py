@@ -2,8 +2,6 @@
 
 from typing import Any, NoReturn
 
-import jax
-
 from jaxrl.core.errors import AnswersOtherWords, UsageError, brief, unknown_name
 from jaxrl.core.types import PyTree
 from jaxrl.rollout.steps import Steps, Trajectory
@@ -30,23 +28,18 @@ class SampleBatch(Trajectory, AnswersOtherWords):
         """
         from jaxrl.core.foreign_names import CALLS, Counterpart, names_of
 
-        text = name if isinstance(name, str) else brief(name)
-        columns, named = list(vars(self)), names_of("RLlib", f"{CALLS} SampleBatch")
-        found = named.get(text, Counterpart(text))
+        columns, named = vars(self), names_of("RLlib", f"{CALLS} SampleBatch")
+        found = named.get(name) or Counterpart(str(name))
         if found.here and found.here not in columns:
-            raise unknown_name("column", text, columns, "of a trajectory")
-        if found.here == "log_prob":
-            return self._log_prob()
-        value = getattr(self, found.here) if found.here else None
+            raise unknown_name("column", name, columns, "of a trajectory")
+        value = columns.get(found.here)
+        if value is None and found.here == "log_prob":
+            value = self.distribution.log_prob(self.action)
         if value is None:
             notes = [other.note for other in named.values() if other.here == found.here]
             why = found.note or next(iter(notes), "nothing of it is kept")
-            raise UsageError(f"this trajectory has no {text!r}: {why}")
+            raise UsageError(f"this trajectory has no {brief(name)}: {why}")
         return value
-
-    def _log_prob(self) -> jax.Array:
-        """f32[T, E, M]"""
-        return self.distribution.log_prob(self.action) if self.log_prob is None else self.log_prob
 
     def __setitem__(self, name: Any, value: Any) -> NoReturn:
         raise UsageError(
@@ -56,5 +49,7 @@ class SampleBatch(Trajectory, AnswersOtherWords):
 
 
 def as_trajectory(after: PyTree, before: Steps) -> PyTree:
-    """A hook's answer, of the class of what is learned from."""
-    return type(before)(**vars(after)) if isinstance(after, SampleBatch) else after
+    """The value that a hook returned; a batch becomes of the class of what is learned from."""
+    if isinstance(after, SampleBatch):
+        return type(before)(**vars(after))
+    return after

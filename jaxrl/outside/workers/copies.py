@@ -15,7 +15,7 @@ from jaxrl.core.number_types import flag_in
 from jaxrl.core.python_kinds import GYMNASIUM, PARALLEL, RLLIB, TURNS, kind_of
 from jaxrl.outside.workers.arrays import EnvForm, Row
 from jaxrl.outside.workers.masks import MaskSource, ObservedMask, method_of
-from jaxrl.outside.workers.old_gym import OldGymEnv, takes_seed
+from jaxrl.outside.workers.old_gym import as_gymnasium
 from jaxrl.outside.workers.rllib_envs import RllibAsParallel
 from jaxrl.outside.workers.sources import Source, make_copy
 from jaxrl.outside.workers.space_forms import form_of
@@ -59,7 +59,7 @@ def copy_of(env: Any, name: str) -> Copy:
     """The copy that steps an environment of Python."""
     kind = kind_of(env)
     if kind == GYMNASIUM:
-        return SingleAgentCopy(env if takes_seed(env) else OldGymEnv(env), name)
+        return SingleAgentCopy(as_gymnasium(env), name)
     if kind == PARALLEL:
         return ParallelCopy(env, name)
     if kind == RLLIB:

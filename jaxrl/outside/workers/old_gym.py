@@ -46,5 +46,13 @@ def first_of(env: Any, seed: int | None) -> tuple[Any, Any]:
         if callable(getattr(env, "seed", None)):
             env.seed(seed)
         first = env.reset()
-    is_pair = isinstance(first, tuple) and len(first) == 2 and isinstance(first[1], Mapping)
-    return first if is_pair else (first, {})
+    if isinstance(first, tuple) and len(first) == 2 and isinstance(first[1], Mapping):
+        return first
+    return first, {}
+
+
+def as_gymnasium(env: Any) -> Any:
+    """An environment of one agent with the methods of a `gymnasium.Env`."""
+    if takes_seed(env):
+        return env
+    return OldGymEnv(env)
