@@ -175,8 +175,8 @@ def _evaluate(run: str, options: EvaluateOptions) -> None:
         ways = [False, True]
     for explore in ways:
         result = load.evaluate(run, **{**settings, "explore": explore})
-        shown = report(result, run, dataclasses.replace(options, explore=explore))
-        print_answer(dumped(result) if options.json else shown)
+        played = dataclasses.replace(options, explore=explore)
+        print_answer(dumped(result) if options.json else report(result, run, played))
     if not options.trust and (left_out := untrusted_callbacks(facts)):
         names = ", ".join(map(str, left_out))
         line = f"left out: {names} and what they report; --trust imports them"
