@@ -10,6 +10,7 @@ from jaxrl.core.fields import FLOAT32
 from jaxrl.run.results import ITERATIONS, Lifetime, Result, lookup
 
 LIFETIME_STEPS = ("num_env_steps_sampled_lifetime", "env_runners/num_env_steps_sampled_lifetime")
+SECONDS = "time_total_s"
 # These grow as training goes on, whatever is learned.
 LIMITS = frozenset({ITERATIONS, *LIFETIME_STEPS})
 

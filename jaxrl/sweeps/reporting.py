@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -163,6 +164,7 @@ class Reporter:
         self.hooks = [UndeclaredWaits(self.view), evaluating, self.callbacks, self.logs]
         self.hooks.append(TrialCheckpoints(self, settings))
         self.processes = SingleProcess()
+        self.most_seconds = math.inf  # of training; the chunk that reaches it is the last
         self.bad = ""  # the number that the trial has diverged by
         self._end: int | None = None  # the iteration that its program has ended it with
 
@@ -180,8 +182,13 @@ class Reporter:
 
     @property
     def ended(self) -> bool:
-        """True if a callback has ended it."""
-        return self.callbacks.have_ended
+        """True if a callback has ended it, or its time is up."""
+        return self.callbacks.have_ended or self.is_late
+
+    @property
+    def is_late(self) -> bool:
+        """True if it has trained for as long as it may."""
+        return self.lifetime.time_total_s >= self.most_seconds
 
     @property
     def may_end(self) -> bool:
@@ -261,7 +268,7 @@ class Reporter:
         """
         self.view.last_result = result
         self.view.lifetime = Lifetime.after(result, self.view.lifetime)
-        is_over = is_stopped or result[ITERATIONS] >= self.last
+        is_over = is_stopped or self.is_late or result[ITERATIONS] >= self.last
         self._end = result[ITERATIONS] if is_over else None
 
     def snapshot(self, runner: RunnerState) -> Snapshot:

@@ -17,6 +17,7 @@ from jaxrl.run.divergence import with_source
 from jaxrl.run.every import Every
 from jaxrl.run.logging.console import Progress, device_name, duration
 from jaxrl.run.loop import train
+from jaxrl.run.stopping import SECONDS
 from jaxrl.sweeps.lineage import Lineage
 from jaxrl.sweeps.metric_readers import readers_of
 from jaxrl.sweeps.options import SweepOptions
@@ -48,6 +49,8 @@ class Scheduler(SweepRun):
 
     def __init__(self, trials: Sequence[Trial], order: SweepOptions, progress: Progress):
         super().__init__(trials, order, progress)
+        # The clock is the host's: no program reads it.
+        most_seconds = self.criteria.pop(SECONDS, math.inf)
         self.groups = groups_of(trials)
         self.trial_states: dict[int, TrialState] = {}
         self.lanes: dict[int, int] = {}  # {group: the device that it has for itself, or SPLIT}
@@ -75,6 +78,7 @@ class Scheduler(SweepRun):
             for trial in group.trials:
                 last = self.last_of(trial, group.algorithm)
                 reporter = Reporter(trial, group.algorithm, last, self.settings, progress.say)
+                reporter.most_seconds = most_seconds
                 self.trial_states[trial.number] = TrialState(trial, group.algorithm, last, reporter)
 
     def _check_size(self, group: TrialGroup) -> None:

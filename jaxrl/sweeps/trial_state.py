@@ -43,7 +43,7 @@ class TrialState:
 
     @property
     def ended(self) -> bool:
-        """True if a hook has ended it."""
+        """True if a hook has ended it, or its time is up."""
         return self.reporter.ended
 
     def take_over(self, source: "TrialState", trial: Trial) -> None:

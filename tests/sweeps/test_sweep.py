@@ -327,6 +327,23 @@ def test_a_trial_stops_in_the_iteration_that_met_its_criterion(rates):
         )
 
 
+def test_a_trial_stops_after_the_chunk_in_which_its_time_was_up(rates, tmp_path):
+    shared = {"seeds": 2, "quiet": True, "devices": 1}
+    path = tmp_path / "timed"
+    stopped = sweep(SMALL, {"lr": RATES}, **shared, run_dir=path, stop={"time_total_s": 1e-9})
+    for outcome, whole in zip(stopped.outcomes, rates.outcomes, strict=True):
+        assert (outcome.status, outcome.iterations) == ("stopped", 1)  # as long is the first chunk
+        assert outcome.result["done"] and outcome.result["time_total_s"] >= 1e-9
+        np.testing.assert_allclose(outcome.curve[1], whole.curve[1][:1], rtol=1e-4)
+        folder = path / "trials" / outcome.trial.folder_name
+        (row,) = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
+        assert row["done"]
+    patient = sweep(SMALL, {"lr": RATES}, **shared, run_dir=None, stop={"time_total_s": 1e9})
+    assert [(outcome.status, outcome.iterations) for outcome in patient.outcomes] == [
+        ("terminated", 12)
+    ] * 4
+
+
 def test_halving_drops_the_worse_half_at_each_rung(rates, tmp_path):
     path = tmp_path / "halved"
     halved = sweep(SMALL, {"lr": RATES}, seeds=2, halving=2, quiet=True, devices=1, run_dir=path)
