@@ -87,6 +87,7 @@ EVALUATING = PLAYING | {
     "episodes": WHOLE | NOTHING,
     "steps": WHOLE | NOTHING,
     "json": FLAG,
+    "explore": FLAG | NOTHING,
     "algorithm": NOTHING,
     "env": NOTHING,
     "checkpoint": set(),
@@ -264,7 +265,7 @@ def lines_of(command: str, base: Sequence[str]) -> Iterator[Line]:
         flag = flag_name(name)
         rest, names = (command, *without(base, flag)), (flag, name, *ALSO.get(name, "").split())
         wrong = {label: (f"{flag}={text}",) for label, text in TEXTS.items() if label not in taken}
-        if not isinstance(declared.default, bool):
+        if not declared.is_switch:
             wrong["no value"] = (flag,)
         if not declared.form.repeated:
             wrong["twice"] = (f"{flag}=5", f"{flag}=6")
