@@ -66,8 +66,8 @@ def path_of(algorithm: str) -> str:
     if algorithm.lower() in ALGORITHMS:
         config_class = ALGORITHMS[algorithm.lower()]
         return f"{config_class.__module__}:{config_class.__qualname__}"
-    announced = points_of(CONFIGURATION.group)
-    return announced[algorithm].value if algorithm in announced else algorithm
+    point = points_of(CONFIGURATION.group).get(algorithm)
+    return getattr(point, "value", algorithm)
 
 
 def named_in(argv: Sequence[str], default: str) -> str:

@@ -7,7 +7,7 @@ from jaxrl.cli.algorithms import ALGORITHMS, OF_RLLIB, path_of
 from jaxrl.cli.flags import flag_name
 from jaxrl.core.errors import UsageError, brief, one_line
 from jaxrl.core.fields import file_path, setting
-from jaxrl.core.foreign_names import RESULTS, Counterpart, counterpart
+from jaxrl.core.foreign_names import Counterpart, criterion
 from jaxrl.core.json_text import read_json
 from jaxrl.core.words import any_value, several, text_of
 from jaxrl.rllib.env_names import is_name_elsewhere, named
@@ -75,9 +75,10 @@ def with_env_here(options: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
     if not is_name_elsewhere(env):
         return dict(options), ""
     found = named(env)
-    args = {**found.args, **options.get("env_args", {})}
-    here = {"env": found.env, **({"env_args": args} if args else {})}
-    why = f" ({found.note})" if found.note else ""
+    here = {"env": found.env}
+    if args := {**found.args, **options.get("env_args", {})}:
+        here["env_args"] = args
+    why = found.note and f" ({found.note})"
     return {**options, **here}, f"{env} of RLlib is {shown(here)}{why}"
 
 
@@ -85,8 +86,10 @@ def results_here(stop: Mapping[str, Any]) -> dict[str, Any]:
     """Criteria by the names that results have here, for RLlib's that mean just the same."""
     criteria = {}
     for name, least in stop.items():
-        _, found = counterpart(name, RESULTS) or ("", Counterpart())
-        criteria[found.here if found.here and not found.note else name] = least
+        _, found = criterion(name) or ("", Counterpart())
+        if found.here and not found.note:
+            name = found.here
+        criteria[name] = least
     return criteria
 
 

@@ -63,6 +63,11 @@ def counterpart(name: str, table: str) -> tuple[str, Counterpart] | None:
     return None
 
 
+def criterion(name: str) -> tuple[str, Counterpart] | None:
+    """(the library, the counterpart here) of a name for a result that ends a run, or ranks runs."""
+    return counterpart(name, RESULTS) or counterpart(name, CRITERIA)
+
+
 def said_of(name: str, table: str) -> str | None:
     """The sentence on another library's name that leads to ours; None: no library has it."""
     found = counterpart(name, table)

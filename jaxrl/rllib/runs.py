@@ -6,7 +6,7 @@ from typing import Any
 
 from jaxrl.core.errors import UsageError, brief
 from jaxrl.core.fields import without
-from jaxrl.core.foreign_names import CRITERIA, RESULTS, counterpart
+from jaxrl.core.foreign_names import criterion
 from jaxrl.core.frozen import NO_ARRAYS, holds_array
 from jaxrl.rllib.context import Context
 from jaxrl.rllib.env_names import argument_names, arguments_of
@@ -84,7 +84,7 @@ def stop(values: Mapping[str, Any], context: Context) -> Iterator[Row]:
             continue
         if isinstance(least, bool) or not isinstance(least, int | float) or math.isnan(least):
             raise UsageError(f"stop criterion {name}={brief(least)} must be a number")
-        found = counterpart(name, RESULTS) or counterpart(name, CRITERIA)
+        found = criterion(name)
         here = found[1].here if found else name
         if here not in LIFETIME_STEPS:
             why = "as total_env_steps" if here == ITERATIONS else ""
@@ -108,7 +108,7 @@ def checkpoints(values: Mapping[str, Any], context: Context) -> Iterator[Row]:
         elif str(value).startswith("min-"):
             yield harmless({key: value}, "the highest score is best: by the return")
         else:
-            found = counterpart(str(value), RESULTS) or counterpart(str(value), CRITERIA)
+            found = criterion(str(value))
             yield taken({key: value}, **{here: found[1].here if found else value})
 
 

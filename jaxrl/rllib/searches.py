@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from jaxrl.core.errors import UsageError, brief
 from jaxrl.core.fields import field_names, field_values
-from jaxrl.core.foreign_names import CRITERIA, RESULTS, counterpart
+from jaxrl.core.foreign_names import criterion
 from jaxrl.rllib.context import ENV_KEYS
 from jaxrl.rllib.env_names import argument_names
 from jaxrl.rllib.form import NESTED
@@ -389,7 +389,7 @@ def _ranking(values: Mapping[str, Any]) -> tuple[dict[str, Any], list[Row]]:
     if read.get("metric") is None:
         return {}, []
     name = str(read["metric"])
-    found = counterpart(name, RESULTS) or counterpart(name, CRITERIA)
+    found = criterion(name)
     metric = found[1].here if found else read["metric"]
     return {"metric": metric}, [taken(read, "of jaxrl.sweep")]
 

@@ -177,11 +177,12 @@ def test_rllibs_words_are_other_spellings_of_the_flags():
 
 
 def test_names_of_environments_and_results_may_be_rllibs_beside_its_own_flag():
-    stop = '{"episode_reward_mean": 150, "training_iteration": 9}'
+    stop = '{"episode_reward_mean": 150, "episode_len_mean": 99, "training_iteration": 9}'
     order = parse(["--run", "PPO", "--env", "CartPole-v0", "--stop", stop])
     assert order.config == PPOConfig.tuned("cartpole", {"max_steps_in_episode": 200})
     assert order.settings["stop"] == {
         "env_runners/episode_return_mean": 150,
+        "env_runners/episode_len_mean": 99,
         "training_iteration": 9,
     }
     note = "CartPole-v0 of RLlib is env='cartpole', env_args={'max_steps_in_episode': 200}"
@@ -190,7 +191,7 @@ def test_names_of_environments_and_results_may_be_rllibs_beside_its_own_flag():
         ["--algo", "PPO", "--env", "CartPole-v0", "--env-args", "max_steps_in_episode=300"]
     )
     assert dict(longer.config.env_args) == {"max_steps_in_episode": 300}
-    # "agent steps" are counted otherwise here: the run says so
+    # Steps of agents are another count: the run refuses that name, and says ours.
     counted = ["--run=PPO", "--env=cartpole", "--stop", "agent_timesteps_total=9"]
     assert parse(counted).settings["stop"] == {"agent_timesteps_total": 9}
 
