@@ -10,7 +10,7 @@ from jaxrl.core.fields import file_path, setting
 from jaxrl.core.foreign_names import Counterpart, criterion
 from jaxrl.core.json_text import read_json
 from jaxrl.core.words import any_value, several, text_of
-from jaxrl.rllib.env_names import is_name_elsewhere, named
+from jaxrl.rllib.env_names import arguments_in_names, is_name_elsewhere, named
 from jaxrl.rllib.rows import shown
 from jaxrl.rllib.translation import Translation, from_rllib
 
@@ -115,9 +115,8 @@ def check_is_of(
     if here["env"] != config["env"]:
         raise UsageError(f"--env {brief(env)}: the run is in {config['env']}; leave it out")
     played = {**dict(config.get("env_args", {})), **env_args}
-    for name, value in here.get("env_args", {}).items():
-        if played.get(name) != value:
+    for name in arguments_in_names(here["env"]):
+        if played.get(name) != here.get("env_args", {}).get(name):
             raise UsageError(
-                f"{note}; the run has another {name}: add --env-args {name}={value}, or leave out "
-                "--env"
+                f"{note}; the run has another {name}: leave out --env, or give --env-args {name}=N"
             )

@@ -100,6 +100,15 @@ def argument_names(env: Any) -> dict[str, str]:
     return names
 
 
+def arguments_in_names(env: Any) -> set[str]:
+    """The arguments of an environment here that RLlib's names of it decide, as CartPole-v0 does."""
+    decided = set()
+    for entry in library_file("RLlib")["environments"].values():
+        if entry["env"] == env:
+            decided |= entry.get("env_args", {}).keys()
+    return decided
+
+
 def arguments_of(env: Any, config: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
     """(path, the environment's arguments) of an `env_config`.
 

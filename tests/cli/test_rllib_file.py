@@ -124,7 +124,8 @@ test_a_run_that_is_another_is_refused_in_one_line = refused_by(
     [
         (CARTPOLE, "BC", None, {}, "--algorithm 'BC': the run is of ppo; leave it out"),
         (CARTPOLE, None, "Pendulum-v1", {}, "--env 'Pendulum-v1': the run is in cartpole"),
-        (CARTPOLE, None, "CartPole-v0", {}, "add --env-args max_steps_in_episode=200, or leave"),
+        (CARTPOLE, None, "CartPole-v0", {}, "or give --env-args max_steps_in_episode=N"),
+        (SHORT, None, "CartPole-v1", {}, "CartPole-v1 of RLlib is env='cartpole'; the run has an"),
         (SHORT, None, "CartPole-v0", {"max_steps_in_episode": 9}, "has another max_steps_in_ep"),
     ],
 )
