@@ -6,11 +6,11 @@ from typing import Any
 
 from jaxrl.core.errors import UsageError, brief
 from jaxrl.core.fields import without
-from jaxrl.core.foreign_names import criterion
+from jaxrl.core.foreign_names import UNSET, criterion
 from jaxrl.core.frozen import NO_ARRAYS, holds_array
 from jaxrl.rllib.context import Context
 from jaxrl.rllib.env_names import argument_names, arguments_of
-from jaxrl.rllib.rows import Row, changes, first, given_of, harmless, taken
+from jaxrl.rllib.rows import Row, asks_nothing, changes, first, given_of, harmless, taken
 from jaxrl.rllib.settings import TRAINING_RULES, Rule
 from jaxrl.run.results import ITERATIONS
 from jaxrl.run.stopping import LIFETIME_STEPS
@@ -27,12 +27,20 @@ CHECKPOINTS = {  # Tune's name: ours, and the values that ask for nothing
     "checkpoint_score_attribute": ("checkpoint_score_attribute", (None,)),
 }
 FOLDERS = ("name", "local_dir", "storage_path")
+CHANGING = {  # the results, of Tune's settings; with the way here
+    "stopper": "criteria are {result: least value}: stop={...}",
+    "search_alg": "a sweep tries a grid, or draws at random",
+    "time_budget_s": "stop={'time_total_s': SECONDS} ends each training after so long",
+    "resume": "jaxrl sweep --resume FOLDER continues a sweep, jaxrl train --resume RUN a run",
+    "checkpoint_score_order": "the highest score is best: by the return",
+}
 OF_TUNE = (
+    *CHANGING,
     *(*FOLDERS, "verbose", "resources_per_trial"),
-    *("max_failures", "resume", "progress_reporter", "callbacks_of_tune", "log_to_file"),
+    *("max_failures", "progress_reporter", "callbacks_of_tune", "log_to_file"),
     *("sync_config", "failure_config", "reuse_actors", "raise_on_failed_trial"),
-    *("search_alg", "time_budget_s", "checkpoint_score_order", "max_concurrent_trials"),
-    *("trial_name_creator", "trial_dirname_creator", "storage_filesystem", "stopper"),
+    *("max_concurrent_trials", "trial_name_creator", "trial_dirname_creator"),
+    "storage_filesystem",
 )
 
 
@@ -116,6 +124,10 @@ def tune(values: Mapping[str, Any], context: Context) -> Iterator[Row]:
     folders = given_of(values, *FOLDERS)
     if folders:
         yield harmless(folders, "run_dir=FOLDER names the folder of a run, or of a whole sweep")
+    for key, why in CHANGING.items():
+        if not asks_nothing(values.get(key), (*UNSET, "max")):
+            yield changes({key: values[key]}, why)
+            values = without(values, (key,))
     if rest := without(values, FOLDERS):
         yield harmless(
             rest, "of Tune's processes; a run is one program, and so are trials of a sweep"

@@ -819,6 +819,24 @@ def test_folders_of_tune_are_answered_with_ours_of_a_run_and_of_a_sweep():
         assert {rows[key] for key in folders} == {(HARMLESS, why)}
 
 
+@pytest.mark.parametrize(
+    ("asking", "nothing", "message"),
+    [
+        ({"time_budget_s": 60}, None, "time_budget_s=60 (stop={'time_total_s': SECONDS} ends each"),
+        ({"stopper": len}, None, "criteria are {result: least value}: stop={...}"),
+        ({"search_alg": "optuna"}, None, "a sweep tries a grid, or draws at random"),
+        ({"resume": "AUTO"}, False, "jaxrl sweep --resume FOLDER continues a sweep"),
+        ({"checkpoint_score_order": "min"}, "max", "the highest score is best: by the return"),
+    ],
+)
+def test_what_of_tune_changes_results_is_refused_where_it_asks_for_anything(
+    asking, nothing, message
+):
+    assert message in refused({"config": CARTPOLE, **asking})
+    (key,) = asking
+    assert rows_of(from_rllib({"config": CARTPOLE, key: nothing}))[key][0] == HARMLESS
+
+
 def test_played_episodes_are_written_where_rllib_would():
     assert from_rllib({**CARTPOLE, "output": "data"}).run_settings == {"output": "data"}
     assert from_rllib({**CARTPOLE, "output": None}).run_settings == {}
