@@ -207,7 +207,9 @@ def make_with(name: Any, args: dict[str, Any]) -> tuple[Any, PyTree]:
         accepted = ", ".join(takes)
         raise UsageError(f"environment {name!r}: {error}; its arguments are {accepted}") from None
     call, made = _call_of(constructor, structure)
-    env = adapted(name, call, _made_by(call) if made is None else made)
+    if made is None:
+        made = _made_by(call)
+    env = adapted(name, call, made)
     require_environment(env, f"environment {name!r}")
     numbers = without(args, takes)
     default = default_params_of(env)
@@ -328,7 +330,9 @@ def _call_of(constructor: Any, args: dict[str, Any]) -> tuple[functools.partial,
     if _is_in_jax(constructor) or all(map(is_frozen, as_written.keywords.values())):
         return call, None
     made = _called(None, as_written)
-    return (call, None) if kind_of(made) is None else (as_written, made)
+    if kind_of(made) is None:
+        return call, None
+    return as_written, made
 
 
 def _made_by(call: functools.partial) -> Any:

@@ -47,12 +47,15 @@ class Context(NamedTuple):
         """The number of agents that act in every step; None where some may wait."""
         if not self.is_multi_agent:
             return 1
-        info = info_of_a_step(self.env, self.env_params)
-        return len(self.agents) if is_always_active(self.env, info) else None
+        if not is_always_active(self.env, info_of_a_step(self.env, self.env_params)):
+            return None
+        return len(self.agents)
 
     def counted_by(self, unit: Any) -> "Context":
         """The context of a configuration with `count_steps_by=unit`."""
-        return self._replace(steps_each=(self.num_acting or 1) if unit == AGENT_STEPS else 1)
+        if unit != AGENT_STEPS:
+            return self
+        return self._replace(steps_each=self.num_acting or 1)
 
     @property
     def image_shape(self) -> tuple[int, ...] | None:

@@ -96,7 +96,8 @@ def argument_names(env: Any) -> dict[str, str]:
     """
     names = {}
     for entry in library_file("RLlib")["environments"].values():
-        names |= entry.get("arguments", {}) if entry["env"] == env else {}
+        if entry["env"] == env:
+            names |= entry.get("arguments", {})
     return names
 
 

@@ -98,12 +98,15 @@ def stop(values: Mapping[str, Any], context: Context) -> Iterator[Row]:
             why = "as total_env_steps" if here == ITERATIONS else ""
             yield taken({key: least}, why, stop={here: least})
             continue
-        per_step = 1 if "env" in name else context.steps_each
-        per_step = context.num_acting if "agent" in name else per_step
-        if per_step is None:
+        steps_each = context.steps_each
+        if "agent" in name:
+            steps_each = context.num_acting
+        elif "env" in name:
+            steps_each = 1
+        if steps_each is None:
             yield changes({key: least}, "steps of the environment are counted: total_env_steps=...")
         else:
-            yield taken({key: least}, total_env_steps=math.ceil(least / per_step))
+            yield taken({key: least}, total_env_steps=math.ceil(least / steps_each))
 
 
 def checkpoints(values: Mapping[str, Any], context: Context) -> Iterator[Row]:

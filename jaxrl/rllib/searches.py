@@ -216,7 +216,9 @@ def batch_sizes(config: Any, space: Mapping[str, Grid | Draw]) -> tuple[int, int
 
 def ends_by_iterations(row: Row) -> Row:
     """The row of the iterations to train where they are other steps in each trial."""
-    return row._replace(why="each trial by its own batch") if _is_of_iterations(row) else row
+    if not _is_of_iterations(row):
+        return row
+    return row._replace(why="each trial by its own batch")
 
 
 def _is_of_iterations(row: Row) -> bool:

@@ -60,9 +60,9 @@ def sizes(values: Values, context: Context) -> Iterator[Row]:
         else per_learner * learners
     )
     num_envs = max(1, first(values, *NUM_RUNNERS, default=2)) * first(values, *ENVS_EACH, default=1)
-    fragment, per_step = first(values, *FRAGMENT, default="auto"), context.steps_each
-    steps = 1 if fragment == "auto" else math.ceil(fragment / per_step)
-    length = steps * math.ceil(batch / (num_envs * steps * per_step))
+    fragment, steps_each = first(values, *FRAGMENT, default="auto"), context.steps_each
+    steps = 1 if fragment == "auto" else math.ceil(fragment / steps_each)
+    length = steps * math.ceil(batch / (num_envs * steps * steps_each))
     why = "" if num_envs * length == batch else f"train_batch_size={num_envs * length}"
     read = given_of(values, *SIZES, *LEARNERS)
     yield taken(read, why, num_envs=num_envs, rollout_length=length)
@@ -70,7 +70,7 @@ def sizes(values: Values, context: Context) -> Iterator[Row]:
     if rows is not None:
         yield taken(given_of(values, *MINIBATCH), minibatch_size=rows * learners)
     for key, least in given_of(values, *PER_ITERATION).items():
-        yield _iteration(key, least, num_envs * length * per_step)
+        yield _iteration(key, least, num_envs * length * steps_each)
     for mode in modes.values():
         yield _batch_mode(mode, _length_beside(num_envs, length, context), context.time_limit)
 
