@@ -131,6 +131,8 @@ MAX_PARAMETERS = 6
 MORE_PARAMETERS = {  # with the reason
     ("jaxrl/ops/advantages.py", "gae"): "one for each term of the paper's formula",
     ("jaxrl/adapters/to_ray_tune.py", "trainable"): "users' own, like the names in jaxrl",
+    ("jaxrl/run/inference/episode_access.py", "sample"): "a method of Trainer, which is in jaxrl",
+    ("jaxrl/run/inference/weights.py", "compute_single_action"): "a method of Trainer, by RLlib's",
     **{
         ("jaxrl/episodes/agents_data.py", f"get_{what}"): "RLlib's, of MultiAgentEpisode"
         for what in ("observations", "actions", "extra_model_outputs")

@@ -1,5 +1,6 @@
 """Evaluation: whole episodes with frozen policies, exactly as many as asked, summarised."""
 
+import dataclasses
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -101,6 +102,7 @@ class Evaluation:
         env_params: PyTree,
         *sinks: Callable[[Episode], Any],
         first: int = 0,
+        steps: int | None = None,
         opponent: str | None = None,
         **changes: Any,
     ) -> Result:
@@ -111,11 +113,13 @@ class Evaluation:
                 training's, or a curriculum sets them: then the configuration's own.
             sinks: as of `evaluate_and_record`.
             first: the number of the first episode.
+            steps: the number of steps with which no further episode begins.
             opponent: as of `Algorithm.acting_weights`.
             **changes: episodes, explore, seed, max_steps or env_args in place of the settings',
                 where they are not None.
         """
         episode_range, env_args = self._range_and_args(first, changes)
+        episode_range = dataclasses.replace(episode_range, steps=steps)
         algorithm, is_target = self._over(env_args), self.config.env_task_fn is not None
         params = algorithm.env_params if is_target or env_args else env_params
         env, weights = env_of(self.config, env_args), algorithm.acting_weights

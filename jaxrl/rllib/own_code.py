@@ -12,6 +12,7 @@ from jaxrl.rollout.episode_callbacks import EpisodeCallbacks
 from jaxrl.rollout.hook_contract import ALL_HOOKS, check_hooks
 from jaxrl.run.env_tasks import task_function
 
+LOGGERS = "loggers=['jsonl', 'csv', 'tensorboard', 'wandb'] of Trainer says where results go"
 CLASSES = ("callbacks", "callbacks_class")
 NEVER_CALLED = (  # hooks of RLlib's that have no counterpart
     *("on_algorithm_init", "on_checkpoint_loaded", "on_environment_created", "on_episode_created"),
@@ -38,6 +39,8 @@ def callbacks(values: Mapping[str, Any], context: Context) -> Iterator[Row]:
             yield harmless({key: value}, "")
         elif name.rstrip("'>").endswith(("DefaultCallbacks", "RLlibCallback")):
             yield harmless({key: value}, "RLlib's base class, which does nothing")
+        elif all(type(part).__name__.endswith("LoggerCallback") for part in several):
+            yield changes({key: value}, LOGGERS)
         else:
             yield changes({key: value}, "callbacks=... takes a jaxrl.Callbacks (docs/callbacks.md)")
     if read:

@@ -159,7 +159,14 @@ def advantages(values: Values, context: Context) -> Iterator[Row]:
         yield harmless(values, "advantages are always generalised advantage estimation")
 
 
-TEN_BY_TEN = ((16, 5, 2), (32, 5, 2))  # RLlib's convolutions where none are given
+ATARI = ((16, 8, 4), (32, 4, 2))
+CONVOLUTIONS = {  # RLlib's where none are given, by the size of the image, and a layer above them
+    10: (((16, 5, 2), (32, 5, 2)), ()),
+    42: (((16, 4, 2), (32, 4, 2)), (256,)),
+    64: (((16, 4, 2), (32, 4, 2), (64, 4, 2), (128, 4, 2)), ()),
+    84: (ATARI, (256,)),
+    96: (ATARI, (256,)),
+}
 LAYERS = (
     *("fcnet_hiddens", "fcnet_activation", "conv_filters", "post_fcnet_hiddens"),
     *("post_fcnet_activation", "head_fcnet_hiddens", "head_fcnet_activation"),
@@ -208,19 +215,20 @@ def _layers(model: Values, context: Context) -> Iterator[Row]:
         post, head = (), head or post
     above = head or post
     filters = model.get("conv_filters") if shape else None
-    if shape and not filters and shape[:2] == (10, 10):
-        filters = TEN_BY_TEN
+    why, flat = "every convolution pads the image; RLlib's last one does not", ()
+    if shape and not filters and (size := _square(shape)) in CONVOLUTIONS:
+        filters, flat = CONVOLUTIONS[size]
+        if flat:
+            why = f"RLlib's for {size} x {size}, whose last one, of all that is left, is a layer"
+            activation_above = "relu"
     read = {f"model/{name}": value for name, value in model.items()}
     hiddens, activation = model.get("fcnet_hiddens"), model.get("fcnet_activation")
     heads = {"head_fcnet_hiddens": head} if head else {}
     if filters:
-        layers = {"conv_filters": filters, "fcnet_hiddens": post, **heads}
-        yield taken(
-            read,
-            "every convolution pads the image; RLlib's last one does not",
-            **layers,
-            **({"fcnet_activation": activation_above} if above else {}),
-        )
+        layers = {"conv_filters": filters, "fcnet_hiddens": (*flat, *post), **heads}
+        if flat or above:
+            layers["fcnet_activation"] = activation_above
+        yield taken(read, why, **layers)
         return
     base = (256, 256) if hiddens is None else _widths("fcnet_hiddens", hiddens)
     settings = {} if hiddens is None and not post else {"fcnet_hiddens": (*base, *post)}
@@ -238,6 +246,14 @@ def _layers(model: Values, context: Context) -> Iterator[Row]:
         yield taken(read, **settings)
     elif read:
         yield harmless(read, "for images, or layers above the others")
+
+
+def _square(shape: tuple[int, ...]) -> int | None:
+    """The height of an image that is as wide, its channels last or first; None of others."""
+    for sides in (shape[:2], shape[1:]):
+        if len(set(sides)) == 1:
+            return sides[0]
+    return None
 
 
 def _initializers(values: Values, context: Context) -> Iterator[Row]:

@@ -175,11 +175,11 @@ def _result(algorithm: Algorithm, metrics: Metrics, seconds: float, lifetime: Li
         "done": False,
         **({} if played is None else {"env_runners": played}),
         "learners": learners,
-        "timers": {
-            "iteration": seconds,
+        "timers": ResultTree(
+            iteration=seconds,
             **({} if algorithm.plays else {"learner_update_timer": seconds}),  # all of it
-        },
-        "perf": {"env_steps_per_s": steps / seconds if seconds > 0 else 0.0},
+        ),
+        "perf": ResultTree(env_steps_per_s=steps / seconds if seconds > 0 else 0.0),
     }
     return ResultTree(result)
 

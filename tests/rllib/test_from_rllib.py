@@ -618,6 +618,32 @@ def test_convolutions_are_used_for_images_alone_and_layers_above_them():
     assert (default.conv_filters, default.fcnet_hiddens) == (((16, 5, 2), (32, 5, 2)), ())
 
 
+class Pictures(gymnasium.Env):
+    """Noise of a shape."""
+
+    action_space = gymnasium.spaces.Discrete(3)
+
+    def __init__(self, shape):
+        self.observation_space = gymnasium.spaces.Box(0, 255, tuple(shape), np.uint8)
+
+    def reset(self, *, seed=None, options=None):
+        return self.observation_space.sample(), {}
+
+    def step(self, action):
+        return self.observation_space.sample(), 0.0, False, False, {}
+
+
+@pytest.mark.parametrize("shape", [(84, 84, 3), (4, 84, 84)])
+def test_images_of_atari_have_rllibs_convolutions_where_none_are_given(shape):
+    """Its last one, 256 of 11 x 11 over the 11 x 11 that are left, is a layer of 256."""
+    images = from_rllib({"env": Pictures, "env_config": {"shape": list(shape)}})
+    assert images.config.conv_filters == ((16, 8, 4), (32, 4, 2))
+    assert (images.config.fcnet_hiddens, images.config.fcnet_activation) == ((256,), "relu")
+    assert "84 x 84" in " ".join(str(images).split())
+    others = from_rllib({"env": Pictures, "env_config": {"shape": [50, 50, 3]}}).config
+    assert others.conv_filters is None
+
+
 def test_layers_of_the_heads_are_those_of_the_new_stack():
     model = {"head_fcnet_hiddens": [32], "head_fcnet_activation": "tanh"}
     new = {**CARTPOLE, "enable_rl_module_and_learner": True}

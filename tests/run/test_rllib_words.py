@@ -11,7 +11,7 @@ import pytest
 import jaxrl
 from jaxrl import PPOConfig, UsageError
 from jaxrl.core.foreign_names import CALLS, LIBRARIES, library_file, names_of
-from jaxrl.episodes import MultiAgentEpisode
+from jaxrl.episodes import MultiAgentEpisode, SingleAgentEpisode
 from jaxrl.rollout.sample_batch import SampleBatch
 from jaxrl.run.results import ResultTree
 from jaxrl.sweeps.outcomes import TrialResult
@@ -69,6 +69,8 @@ def test_a_single_action_is_drawn_as_the_policy_acts_or_is_the_likeliest(trained
     drawn = {int(trained.compute_single_action(OBS, policy_id="pol1")) for _ in range(40)}
     assert len(drawn) > 1
     assert trained.compute_action(OBS, policy_id="pol1", explore=False) == greedy
+    told = {"prev_action": 1, "info": {}, "explore": False}
+    assert trained.compute_single_action(OBS, policy_id="pol1", **told) == greedy
     assert trained.iteration == trained.lifetime.training_iteration == 3
 
 
@@ -86,6 +88,18 @@ def test_a_single_action_is_drawn_as_the_policy_acts_or_is_the_likeliest(trained
         ),
         (lambda t: t.last_result["config"], "trainer.config, and config.json"),
         (lambda t: t.last_result["custom_metrics"], "RLlib's name for env_runners/custom_metrics"),
+        (
+            lambda t: t.last_result["timers"]["env_runner_sampling_timer"],
+            r"trainer.profile\(\)\['timers'\] measures them apart",
+        ),
+        (lambda t: t.last_result["perf"]["cpu_util_percent"], "not measured: TensorBoard"),
+        (lambda t: t.last_result["fault_tolerance"], "no worker processes that could be lost"),
+        (
+            lambda t: t.last_result["num_env_steps_sampled_lifetime_throughput"],
+            "RLlib's name for perf/env_steps_per_s",
+        ),
+        (lambda t: t.sample(1)[0].env_t_to_agent_t, r"get_observations\(i, agent_ids="),
+        (lambda t: t.sample(num_timesteps=0), "num_timesteps=0 must be"),
         (
             lambda t: t.last_result["env_runners"]["episode_duration_sec_mean"],
             "not measured: episodes have a length in steps",
@@ -124,6 +138,13 @@ def test_rllibs_words_for_a_trainer_and_a_policy_are_answered_with_ours(trained,
     with pytest.raises(UsageError, match=message) as error:
         ask(trained)
     assert "\n" not in str(error.value)
+
+
+def test_episodes_are_sampled_until_they_have_so_many_steps_together(trained):
+    episodes = trained.sample(num_timesteps=25)  # of the arena's 20 steps each
+    assert [len(episode) for episode in episodes] == [20, 20]
+    assert [len(episode) for episode in trained.sample(1, num_timesteps=25)] == [20]
+    assert len(trained.sample()) == 1
 
 
 def test_policies_that_play_nobody_are_kept_and_shown_and_change_nothing(small):
@@ -209,6 +230,7 @@ def test_what_is_said_of_a_call_is_said_of_one_that_does_not_exist():
     """A method of ours never has a line that leads away from it."""
     classes = {"Trainer": jaxrl.Trainer, "PPOConfig": PPOConfig, "Policy": jaxrl.Policy}
     classes |= {"SampleBatch": SampleBatch, "Episode": MultiAgentEpisode}
+    classes |= {found.__name__: found for found in (SingleAgentEpisode, MultiAgentEpisode)}
     tables = {table for library in LIBRARIES for table in library_file(library)}
     calls = {table.removeprefix(f"{CALLS} ") for table in tables if table.startswith(CALLS)}
     assert calls == {*classes, "Algorithm", "Sweep", "TrialResult", "jaxrl"}

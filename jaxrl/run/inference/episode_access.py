@@ -110,8 +110,9 @@ class EpisodeAccess:
     @together
     def sample(
         self,
-        num_episodes: int = 1,
+        num_episodes: int | None = None,
         *,
+        num_timesteps: int | None = None,
         explore: bool = True,
         seed: int | None = None,
         first: int = 0,
@@ -124,6 +125,9 @@ class EpisodeAccess:
         seed. Of several processes, the first alone gets them, and the others an empty list.
 
         Args:
+            num_episodes: how many; None: 1, or with `num_timesteps` as many as it takes.
+            num_timesteps: the number of steps with which no further episode begins; the last one
+                is whole.
             explore: whether actions are sampled, or else each is its distribution's mode.
             seed: of the episodes; None: the setting `evaluation_seed`.
             first: the number of the first one: `sample(10, first=10)` plays the next ten.
@@ -139,10 +143,13 @@ class EpisodeAccess:
         Raises:
             UsageError: as `evaluate`.
         """
+        count(optional=True)("num_timesteps", num_timesteps)
+        if num_episodes is None:
+            num_episodes = num_timesteps or 1  # each has a step at least
         count()("num_episodes", num_episodes)
         count(0)("first", first)
         changes = {"episodes": num_episodes, "env_args": env_args, "explore": explore, "seed": seed}
-        changes |= {"max_steps": max_steps}
+        changes |= {"max_steps": max_steps, "steps": num_timesteps}
         runner, episodes = self.runner, []
 
         def play() -> None:

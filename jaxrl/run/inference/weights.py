@@ -110,6 +110,8 @@ class PolicyAccess:
         observation: Any,
         state: Any = None,
         *,
+        prev_action: Any = None,
+        info: Any = None,
         policy_id: PolicyId | None = None,
         explore: bool | None = None,
         full_fetch: bool = False,
@@ -119,6 +121,7 @@ class PolicyAccess:
 
         Args:
             state: not taken: `get_policy(policy).act` remembers by itself.
+            prev_action, info: not read: a policy that remembers its last action keeps it.
             policy_id: its name; may be left out if there is one alone.
             explore: whether the action is drawn; None: the setting `explore` of the policy.
             full_fetch: not taken: `get_policy(policy).distribution` and `value` give the rest.
