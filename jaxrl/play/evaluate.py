@@ -42,7 +42,7 @@ def summary_of_episodes(algorithm: Algorithm, batches: Iterable[PlayedBatch]) ->
 
     `episode_return_std` and `episode_len_std` are those of the episodes (ddof 0), and `hist_stats`
     has these one by one, in the order of their numbers. Episodes that were cut count in
-    `num_episodes_cut` and in the number of steps alone.
+    `num_episodes_cut` and in the environment's number of steps alone.
     """
     batches = list(batches)
     played = jax.tree.map(lambda *leaves: np.concatenate(leaves), *[b.finished for b in batches])
@@ -59,7 +59,12 @@ def summary_of_episodes(algorithm: Algorithm, batches: Iterable[PlayedBatch]) ->
     if not done.all():
         counts["num_episodes_cut"] = int((~done).sum())
     counts["num_env_steps_sampled"] = int(lengths.sum()) + num_cut_steps
-    return episode_results(algorithm, summary, counts)
+    result = episode_results(algorithm, summary, counts)
+    if done.any():
+        means = result["agent_steps"]
+        steps = {agent: round(mean * len(lengths)) for agent, mean in means.items()}
+        result["num_agent_steps_sampled"] = steps
+    return result
 
 
 def evaluate_and_record(

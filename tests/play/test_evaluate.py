@@ -254,6 +254,8 @@ def test_custom_metrics_and_a_single_agent_are_reported(start):
     trainer = start(SMALL_REINFORCE, run_dir=None)
     result = trainer.evaluate()["env_runners"]
     assert result["num_episodes"] == 10
+    steps = result["num_env_steps_sampled"]
+    assert result["num_agent_steps_sampled"] == {"default_agent": steps}
     numbers = {"x_mean": 1.0, "x_min": 0.0, "x_max": 2.0}
     result = {**result, "custom_metrics": {**numbers, "arm": numbers}}
     result["task"] = {"gravity": 9.75}

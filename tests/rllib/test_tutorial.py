@@ -207,6 +207,7 @@ print(defaults["lr"], defaults["clip_param"])
 GRID = """
 tune_config = config.copy()
 tune_config["lr"] = tune.grid_search([0.0001, 0.5])
+tune_config["train_batch_size"] = tune.grid_search([200, 300])
 stop = {"training_iteration": 2, "episode_reward_mean": 60.0}
 settings = {"config": tune_config, "stop": stop, "checkpoint_at_end": True, "checkpoint_freq": 10}
 # RLlib: analysis = tune.run("PPO", **settings)
@@ -353,8 +354,9 @@ def test_a_restored_trainer_goes_on_where_the_checkpoint_was_written(walked):
 @pytest.mark.long
 def test_a_grid_search_of_the_tutorial_is_a_sweep_whose_best_trial_has_a_checkpoint(walked):
     best = walked["the best checkpoint"]
-    trials = [outcome.trial for outcome in best.analysis.outcomes]
-    assert [dict(trial.settings)["lr"] for trial in trials] == [0.0001, 0.5]
+    found = [(outcome.trial.config, outcome.iterations) for outcome in best.analysis.outcomes]
+    tried = [(config.lr, config.train_batch_size, number) for config, number in found]
+    assert sorted(tried) == [(lr, size, 2) for lr in (0.0001, 0.5) for size in (200, 300)]
     assert (best.working_folder / best.best_checkpoint / "checkpoints").is_dir()
 
 
