@@ -64,7 +64,8 @@ def ended_schedules(config: Any, hypers: Mapping[PolicyId, PyTree]) -> list[str]
     ends = {}
     for numbers in hypers.values():
         for name in schedules_of(type(config)):
-            step, value = np.asarray(getattr(numbers, name))[-1].tolist()
+            knots = numbers[name] if isinstance(numbers, Mapping) else getattr(numbers, name)
+            step, value = np.asarray(knots)[-1].tolist()
             if 0 < step < config.total_env_steps:
                 ends[name, step, value] = None
     return [

@@ -3,6 +3,7 @@
 from typing import Any, NoReturn
 
 from jaxrl.core.errors import AnswersOtherWords, UsageError, brief, unknown_name
+from jaxrl.core.fields import field_names, field_values, only
 from jaxrl.core.types import PyTree
 from jaxrl.rollout.steps import Steps, Trajectory
 
@@ -13,7 +14,7 @@ class SampleBatch(Trajectory, AnswersOtherWords):
     @classmethod
     def of(cls, trajectory: Steps) -> "SampleBatch":
         """The same steps as a batch."""
-        return cls(**vars(trajectory))
+        return cls(**field_values(trajectory))
 
     @property
     def count(self) -> int:
@@ -28,7 +29,7 @@ class SampleBatch(Trajectory, AnswersOtherWords):
         """
         from jaxrl.core.foreign_names import CALLS, Counterpart, names_of
 
-        columns, named = vars(self), names_of("RLlib", f"{CALLS} SampleBatch")
+        columns, named = field_values(self), names_of("RLlib", f"{CALLS} SampleBatch")
         found = named.get(name) or Counterpart(str(name))
         if found.here and found.here not in columns:
             raise unknown_name("column", name, columns, "of a trajectory")
@@ -51,5 +52,5 @@ class SampleBatch(Trajectory, AnswersOtherWords):
 def as_trajectory(after: PyTree, before: Steps) -> PyTree:
     """The value that a hook returned; a batch becomes of the class of what is learned from."""
     if isinstance(after, SampleBatch):
-        return type(before)(**vars(after))
+        return type(before)(**only(field_values(after), field_names(before)))
     return after

@@ -114,7 +114,7 @@ def refuse_numbers_of_the_host(
         paths: {a number that trials are compared or stopped by: what it is for}.
         names: of the numbers that the program knows.
     """
-    unknown = [path for path in paths if path not in names and not path.startswith(EVALUATION)]
+    unknown = [path for path in paths if not str(path).startswith(EVALUATION) and path not in names]
     if not unknown:
         return
     for callback in resolve_callbacks(config.callbacks):
