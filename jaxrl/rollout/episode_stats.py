@@ -247,8 +247,10 @@ def _spreads(numbers: Pairs, mask: jax.Array) -> list[Spread]:
 
     All are rows of one sum: a sum that is exact compiles as long for one number as for many.
     """
+    dtype = jnp.result_type(*jax.tree.leaves(numbers))  # JAX may have 64 bits
+    numbers = jax.tree.map(lambda number: number.astype(dtype), numbers)
     upper, lower = (pack(part, mask.ndim, widest=None) for part in zip(*numbers, strict=True))
-    rows = lambda part: part.wide["float32"].reshape(mask.size, -1)
+    rows = lambda part: part.wide[str(dtype)].reshape(mask.size, -1)
     values, mask = rows(upper), mask.reshape(-1, 1)
     sums, left_out = exact_sums.total(
         *(jnp.where(mask, part, 0.0) for part in (values, rows(lower)))
@@ -259,5 +261,5 @@ def _spreads(numbers: Pairs, mask: jax.Array) -> list[Spread]:
         jnp.max(jnp.where(mask, values, -jnp.inf), axis=0),
         left_out,
     )
-    columns = (upper.replace(wide={"float32": row}).unpack() for row in found)
+    columns = (upper.replace(wide={str(dtype): row}).unpack() for row in found)
     return list(map(Spread, *columns))

@@ -467,8 +467,12 @@ def acting(run):
     for call, arguments in (
         ("fit", {"stop": MAPPING | NOTHING}),
         ("evaluate", PLAYED | {"opponent": NOTHING, "max_steps": WHOLE | NOTHING}),
-        ("sample", {"num_episodes": WHOLE, "explore": FLAG | NOTHING, "seed": SEED | NOTHING}),
-        ("sample", {"first": NATURAL, "env_args": EMPTY | NOTHING, "max_steps": WHOLE | NOTHING}),
+        (
+            "sample",
+            {"num_episodes": WHOLE | NOTHING, "explore": FLAG | NOTHING, "seed": SEED | NOTHING},
+        ),
+        ("sample", {"num_timesteps": WHOLE | NOTHING, "first": NATURAL}),
+        ("sample", {"env_args": EMPTY | NOTHING, "max_steps": WHOLE | NOTHING}),
         ("payoff_matrix", {"episodes": WHOLE}),
         ("get_policy", {"policy": NOTHING, "seed": SEED}),
         ("set_weights", {"weights": MAPPING}),
