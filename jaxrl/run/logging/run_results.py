@@ -44,7 +44,7 @@ class RunResults:
         """`results` as a pandas DataFrame: a row for each iteration, a column for each path.
 
         Args:
-            columns: paths or patterns such as "learners/*/entropy"; "all": every path; None: steps
+            columns: paths, or patterns such as `learners/*/entropy`; "all": every path; None: steps
                 and time, returns and lengths, the agents' returns, the means of custom metrics, and
                 the metrics that `plot` draws.
 
