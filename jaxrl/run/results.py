@@ -483,6 +483,7 @@ def result_names(
         summary = jax.tree.map(lambda leaf: leaf[0], ones.episodes.iteration)
         counts = dict.fromkeys(("num_episodes", "num_env_steps_sampled"), 1)
         counts |= {"episode_return_std": 0.0, "episode_len_std": 0.0}
+        counts["num_agent_steps_sampled"] = dict.fromkeys(algorithm.grouping.agents, 1)
         result["evaluation"] = {"env_runners": episode_results(algorithm, summary, counts)}
         result["timers"]["evaluation"] = 0.0
     return [name for name, value in flatten(result) if not isinstance(value, list | str)]
