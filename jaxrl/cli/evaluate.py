@@ -260,7 +260,8 @@ def run_command(
         texts = given_flags(argv, flags, positional="run")
         paths = texts.pop("run", [])
         if len(paths) != 1:
-            raise UsageError(f"name a run's folder, and one alone: {command(name)} runs/...")
+            got = f", not {' and '.join(map(repr, paths))}" if paths else ""
+            raise UsageError(f"name one run's folder{got}: {command(name)} runs/...")
         run = str(runs.resolve(run_path(paths[0])))
         settings = read_flags(texts, flags)
         cache = settings.pop("compile_cache", CompileFlags.compile_cache)

@@ -118,7 +118,7 @@ def given_flags(
         flag, equals, value = word.partition("=")
         if word.startswith("--"):
             word = f"{flag.replace('_', '-')}{equals}{value}"
-        is_alone = after.startswith("-") or (positional and after not in ("True", "False"))
+        is_alone = after.startswith("-") or (positional and after not in ("True", "False", "None"))
         if word in switches and (is_alone or not after):
             word = f"{word}=True"
         if word not in HELP_FLAGS:

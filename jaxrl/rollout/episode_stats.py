@@ -250,15 +250,15 @@ def _spreads(numbers: Pairs, mask: jax.Array) -> list[Spread]:
     dtype = jnp.result_type(*jax.tree.leaves(numbers))  # JAX may have 64 bits
     numbers = jax.tree.map(lambda number: number.astype(dtype), numbers)
     upper, lower = (pack(part, mask.ndim, widest=None) for part in zip(*numbers, strict=True))
-    rows = lambda part: part.wide[str(dtype)].reshape(mask.size, -1)
-    values, mask = rows(upper), mask.reshape(-1, 1)
+    rows = lambda part: part.wide[str(dtype)].reshape(mask.size, -1).T
+    values, mask = rows(upper), mask.reshape(-1)
     sums, left_out = exact_sums.total(
-        *(jnp.where(mask, part, 0.0) for part in (values, rows(lower)))
+        *(jnp.where(mask, part, 0.0) for part in (values, rows(lower))), axis=1
     )
     found = (
         sums,
-        jnp.min(jnp.where(mask, values, jnp.inf), axis=0),
-        jnp.max(jnp.where(mask, values, -jnp.inf), axis=0),
+        jnp.min(jnp.where(mask, values, jnp.inf), axis=1),
+        jnp.max(jnp.where(mask, values, -jnp.inf), axis=1),
         left_out,
     )
     columns = (upper.replace(wide={str(dtype): row}).unpack() for row in found)

@@ -15,6 +15,7 @@ import jaxrl
 from jaxrl import Trainer, UsageError, load_policy
 from jaxrl.cli.evaluate import EvaluateOptions, RenderOptions, report
 from jaxrl.cli.evaluate import evaluate as evaluate_run
+from jaxrl.cli.flags import flags_of, given_flags
 from jaxrl.core.fields import check_all
 from jaxrl.episodes import read_episodes
 from jaxrl.play.whole_episodes import episode_keys, step_chance
@@ -98,6 +99,13 @@ def test_the_command_plays_one_way_where_it_is_told_which(trained, capsys, way):
     printed = capsys.readouterr().out
     assert printed.count("2 episodes of") == 1
     assert {"True": "sampled", "False": "likeliest"}[way] in printed
+
+
+@pytest.mark.parametrize("word", ["True", "False", "None"])
+def test_a_switch_before_or_behind_the_run_takes_each_word_that_its_help_names(word):
+    flags = flags_of(EvaluateOptions())
+    for words in (["--explore", word, "runs/a"], ["runs/a", "--explore", word]):
+        assert given_flags(words, flags, positional="run") == {"explore": [word], "run": ["runs/a"]}
 
 
 def test_trainer_and_saved_run_give_the_episodes_that_they_evaluate(trained):

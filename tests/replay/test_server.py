@@ -144,7 +144,8 @@ def test_a_port_in_use_and_a_run_that_is_not_there_are_said_in_one_line(server, 
     for words, text in (
         ([str(tmp_path / "none")], "none"),
         ([str(tmp_path), "--port", "70000"], "port=70000 must be"),
-        ([], "name a run's folder"),
+        ([], "name one run's folder: "),
+        (["one", "two"], "name one run's folder, not 'one' and 'two': "),
     ):
         with pytest.raises(SystemExit):
             watch(words)
