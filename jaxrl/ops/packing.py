@@ -39,7 +39,7 @@ class Packed(struct.PyTreeNode):
                 leaves.append(next(alone))
                 continue
             wide, size = self.wide[dtype], math.prod(shape)
-            part = jax.lax.slice_in_dim(wide, begin[dtype], begin[dtype] + size, axis=wide.ndim - 1)
+            part = wide[..., begin[dtype] : begin[dtype] + size]  # of NumPy, too
             leaves.append(part.reshape(*wide.shape[:-1], *shape))
             begin[dtype] += size
         return jax.tree.unflatten(layout.structure, leaves)

@@ -12,6 +12,7 @@ from flax import struct
 from jaxrl.algorithms.offline import Drawn
 from jaxrl.algorithms.offline_data import Steps
 from jaxrl.algorithms.on_policy import Iteration, LearnerSpec, LearnerState, all_finite, promoting
+from jaxrl.core.fast_prng import with_fast_keys
 from jaxrl.core.types import Key, PyTree
 
 MAX_WEIGHT = 20.0  # of an action; beyond it a few lucky ones would be all that counts
@@ -59,7 +60,7 @@ class Terms(NamedTuple):
 
 def init_learner(spec: BCSpec, hypers: dict[str, jax.Array], key: Key) -> BCState:
     """The start of learning."""
-    params = spec.policy_spec.model.init(key)
+    params = with_fast_keys(spec.policy_spec.model.init, key)
     zero = jnp.zeros(())
     return BCState(
         params=params,

@@ -16,6 +16,7 @@ from jaxrl.algorithms.ppo.batch import (
 from jaxrl.algorithms.ppo.behaviour import as_if_by_policy, as_if_played_now
 from jaxrl.algorithms.ppo.hypers import Hypers, PPOSpec
 from jaxrl.algorithms.ppo.loss import Sums, Terms, gradient, learner_metrics
+from jaxrl.core.fast_prng import with_fast_keys
 from jaxrl.core.types import Key, PyTree
 from jaxrl.models.model import ActorCritic
 from jaxrl.ops.advantages import moments, standardise
@@ -39,7 +40,7 @@ class PPOState(LearnerState, kw_only=True):
 
 def init_learner(spec: PPOSpec, hypers: Hypers, key: Key) -> PPOState:
     """The start of learning."""
-    params = spec.policy_spec.model.init(key)
+    params = with_fast_keys(spec.policy_spec.model.init, key)
     return PPOState(
         params=params,
         opt_state=_optimizer(spec, hypers.at(0.0)).init(params),
@@ -70,11 +71,11 @@ def update_policy(
     layout = batch_layout(spec.policy_spec, trajectory.value.shape)
     minibatches = make_minibatches(spec, layout, batch, iteration.key)
 
-    params, opt_state, steps = _sgd_epochs(spec, learner, minibatches, hypers)
+    (params, opt_state), finite, steps = _sgd_epochs(spec, learner, minibatches, hypers)
 
     _, target_variance = moments(batch.target, batch.weight, axis_name=spec.axis_name)
     metrics = learner_metrics(steps, minibatches.num_per_pass, target_variance, hypers)
-    metrics["parameters_finite"] = all_finite((params, opt_state)).astype(jnp.float32)
+    metrics["parameters_finite"] = finite.astype(jnp.float32)
     has_rows = total(batch.weight, spec.axis_name) > 0
     kl_coeff = next_kl_coeff(hypers.kl_coeff, metrics["mean_kl_loss"], hypers.kl_target)
     kl_coeff = jnp.where(has_rows, kl_coeff, hypers.kl_coeff)
@@ -89,12 +90,12 @@ def update_policy(
 
 def _sgd_epochs(
     spec: PPOSpec, learner: PPOState, minibatches: Minibatches, hypers: Hypers
-) -> tuple[PyTree, PyTree, tuple[Sums, jax.Array]]:
+) -> tuple[tuple[PyTree, PyTree], jax.Array, tuple[Sums, jax.Array]]:
     """A step of the optimiser for each minibatch that has an active row.
 
     Returns:
-        (params, opt_state, (sums, norms)): what each minibatch summed up, and the norm of its
-        gradient, [num_minibatches, ...].
+        ((params, opt_state), finite, (sums, norms)): bool[], whether both hold finite numbers
+        alone; what each minibatch summed up, and the norm of its gradient, [num_minibatches, ...].
     """
     optimizer = _optimizer(spec, hypers)
     layers = jax.tree.structure(learner.params)
@@ -129,7 +130,7 @@ def _sgd_epochs(
     else:
         has_rows = over_axis(minibatches.num_active, spec.axis_name) > 0
         (*state, _), steps = scan_some(step, start, minibatches.indices, has_rows)
-    return *_unpacked(state), steps
+    return tuple(_unpacked(state)), all_finite(state), steps
 
 
 def _optimizer(spec: PPOSpec, hypers: Hypers) -> optax.GradientTransformation:

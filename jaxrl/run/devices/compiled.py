@@ -6,12 +6,14 @@ With it, what a compiled program says of itself: its memory, and whether a cache
 import functools
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.sharding import PartitionSpec
 
 from jaxrl.algorithms.base import Algorithm, Metrics, RunnerState
@@ -20,7 +22,7 @@ from jaxrl.algorithms.memory_estimate import check_sizes
 from jaxrl.core.env import has_outside_state
 from jaxrl.core.machine import free_memory, free_on_device, in_units, process_memory
 from jaxrl.core.types import Key, PyTree
-from jaxrl.ops.packing import pack
+from jaxrl.ops.packing import Packed, pack
 from jaxrl.run.devices.mesh import AXIS, by_environment, mesh_of, placed, recorded_by_environment
 
 if TYPE_CHECKING:
@@ -52,13 +54,15 @@ class StartAndChunk:
 
     def compile(self, *, start: bool) -> float:
         """Compiles what is missing, with or without the start; returns the seconds that it took."""
-        begin, hits, asked = time.perf_counter(), num_hits(), 0
-        if start and not self.can_start:
-            self.start_program, self.can_start = self.start_program.compile(), True
-            asked += 1
-        if not self.compiled:
-            self.chunk_program, self.compiled, asked = self.chunk_program.compile(), True, asked + 1
-        self.loaded = 0 < asked == num_hits() - hits
+        begin, hits = time.perf_counter(), num_hits()
+        needs = {"start_program": start and not self.can_start, "chunk_program": not self.compiled}
+        missing = [name for name in needs if needs[name]]
+        with ThreadPoolExecutor(len(needs)) as threads:  # side by side
+            programs = threads.map(lambda name: getattr(self, name).compile(), missing)
+            for name, program in zip(missing, programs, strict=True):
+                setattr(self, name, program)
+        self.can_start, self.compiled = start or self.can_start, True
+        self.loaded = 0 < len(missing) == num_hits() - hits
         return time.perf_counter() - begin
 
     def start(self, key: Key, hypers: PyTree, env_params: PyTree) -> RunnerState:
@@ -87,7 +91,8 @@ class CompiledAlgorithm(StartAndChunk):
         """
         arguments = runner, hypers, env_params, data, jnp.int32(count)
         arguments = placed(arguments, self.chunk_program.input_shardings[0])
-        return jax.block_until_ready(self.chunk_program(*arguments))
+        runner, rows, steps = jax.block_until_ready(self.chunk_program(*arguments))
+        return runner, jax.tree.map(np.asarray, rows).unpack(), steps
 
 
 @dataclass
@@ -132,7 +137,8 @@ class Program:
         start = jax.jit(self._start()).lower(key, hypers, env_params)
         chunk = jax.jit(self._chunk(num_recorded))
         chunk = chunk.lower(start.out_info, *numbers, jnp.int32(0))
-        _, metrics, steps = chunk.out_info
+        _, rows, steps = chunk.out_info
+        metrics = jax.eval_shape(lambda rows: rows.unpack(), rows)
         capacity = len(steps.episode_done) if num_recorded else CAPACITY
         return CompiledAlgorithm(metrics, start, chunk, capacity)
 
@@ -174,11 +180,12 @@ def run_chunk(
     env_params: PyTree,
     data: PyTree,
     count: jax.Array,
-) -> "tuple[RunnerState, Metrics, RecordedSteps | None]":
+) -> "tuple[RunnerState, Packed, RecordedSteps | None]":
     """`count` i32[] updates in a loop with a traced trip count: one program for every length.
 
     Returns:
-        (runner, metrics, steps): as of `CompiledAlgorithm.chunk`.
+        (runner, rows, steps): as of `CompiledAlgorithm.chunk`, the metrics packed: the host takes
+        them apart, for which nothing has to be compiled.
     """
 
     @functools.partial(jax.jit, inline=True)  # traced once, for its shapes and for the loop
@@ -195,15 +202,12 @@ def run_chunk(
     )
 
     def update(i, state):
-        runner, rows, recorded = state
-        runner, row, steps = packed_update(runner, hypers, env_params, data)
+        runner, *new = packed_update(state[0], hypers, env_params, data)
         put = lambda rows, row: jax.lax.dynamic_update_index_in_dim(rows, row, i, axis=0)
-        rows = jax.tree.map(lambda rows, row: rows.at[i].set(row), rows, row)
-        return runner, rows, jax.tree.map(put, recorded, steps)
+        return runner, *jax.tree.map(put, state[1:], tuple(new))
 
     begin = runner, empty(CAPACITY, row), empty(most, steps)
-    runner, rows, recorded = jax.lax.fori_loop(0, count, update, begin)
-    return runner, rows.unpack(), recorded
+    return jax.lax.fori_loop(0, count, update, begin)
 
 
 def program_for(config: AlgorithmConfig, devices: int = 1, iteration: int = 0) -> Program:

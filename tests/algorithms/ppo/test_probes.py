@@ -45,7 +45,7 @@ def trained(env, num_updates, env_params=None, numbers=(), **settings):
     config, algorithm, train = program(env, **settings)
     env_params = env.default_params if env_params is None else env_params
     hypers = config.replace(**dict(numbers)).hypers()
-    runner, metrics = train(jax.random.key(0), hypers, env_params, num_updates)
+    runner, rows = train(jax.random.key(0), hypers, env_params, num_updates)
 
     def look(policy, obs):
         group, _ = algorithm.grouping.locate(policy)
@@ -58,7 +58,7 @@ def trained(env, num_updates, env_params=None, numbers=(), **settings):
         return np.asarray(jax.nn.softmax(distribution.logits)), np.asarray(value)
 
     episodes = jax.tree.map(
-        lambda leaf: np.asarray(leaf)[num_updates - 1], metrics.episodes.iteration
+        lambda leaf: np.asarray(leaf)[num_updates - 1], rows.unpack().episodes.iteration
     )
     return look, float(episodes.episode_return.sum / max(episodes.count, 1))
 

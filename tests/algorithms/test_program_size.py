@@ -1,0 +1,22 @@
+"""Size of the compiled programs: XLA compiles each fusion to a kernel, which is what one waits for.
+
+`python benchmarks/compiling.py` measures them, and the seconds.
+"""
+
+import re
+
+import jax
+import pytest
+
+from jaxrl import PPOConfig, make_train
+
+# A twentieth more than there were in November 2026, for other versions of XLA; they only fall.
+LIMITS = {"cartpole": 620, "arena": 1110}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("env", LIMITS)
+def test_a_tuned_program_has_no_more_fusions_than_it_had(env):
+    train = jax.jit(make_train(PPOConfig.tuned(env)))
+    program = train.lower(jax.random.key(0)).compile().as_text()
+    assert len(re.findall(r" fusion\(", program)) <= LIMITS[env]
