@@ -198,6 +198,16 @@ class AlgorithmConfig(
         self.check_together()
         self._check_per_policy()
 
+    def __repr__(self) -> str:
+        from jaxrl.algorithms.config_display import call_of
+
+        return call_of(self)
+
+    def _repr_html_(self) -> str:
+        from jaxrl.algorithms.config_display import config_display
+
+        return config_display(self).html
+
     def __getitem__(self, name: str) -> Any:
         """The setting of a name, as of RLlib's configurations."""
         if name in field_names(self):
@@ -441,7 +451,7 @@ def algorithm_config(cls: C) -> C:
     name = cls.__name__
     forms = lambda settings: read_settings(settings, NETWORK, name)
     decorate = checked(name, example="config.replace(NAME=...)", forms=forms)
-    cls = decorate(dataclasses.dataclass(frozen=True)(cls))
+    cls = decorate(dataclasses.dataclass(frozen=True, repr=False)(cls))
     if dataclasses.is_dataclass(cls.hypers_class):
         cls.hypers_class = with_all_numbers(cls)
     return cls

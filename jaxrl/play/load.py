@@ -236,7 +236,7 @@ def policy_of(
         agents=policies[policy]["agents"],
         masked=saved.facts["action_masks"],
         seed=seed,
-        origin=Origin(saved.facts["env_name"], players),
+        origin=Origin(saved.facts["env_name"], str(saved.path), players),
     )
 
 

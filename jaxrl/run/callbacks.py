@@ -15,8 +15,9 @@ from jaxrl.models.policy_spec import PolicyWeights
 from jaxrl.rollout.episode_callbacks import EpisodeCallbacks, has_hook
 from jaxrl.rollout.hook_contract import EPISODE_HOOK, call_hook, class_name, form_of
 from jaxrl.run.hooks import Hook
-from jaxrl.run.results import Lifetime, Result, check_result, flatten
+from jaxrl.run.results import Lifetime, Result, flatten
 from jaxrl.run.settings import RunSettings
+from jaxrl.run.user_hooks import check_result
 
 if TYPE_CHECKING:
     from jaxrl.run.inference.policy import Policy

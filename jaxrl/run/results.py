@@ -16,8 +16,6 @@ from jaxrl.algorithms.task_settings import COPY
 from jaxrl.core.errors import UsageError, brief, unknown_result
 from jaxrl.core.exact_sums import on_host
 from jaxrl.core.fields import without
-from jaxrl.core.json_text import why_unreadable
-from jaxrl.core.number_types import flag_in
 from jaxrl.core.tasks import TASK
 from jaxrl.core.types import AgentId, PolicyId, PyTree
 from jaxrl.models.model import num_parameters
@@ -69,6 +67,11 @@ class ResultTree(dict):
             raise UnknownResult(f"the result has no {brief(name)} before an episode has ended")
         paths = [*self, *(path for path, _ in flatten(self))]
         raise UnknownResult(str(unknown_result("result", str(name), paths)))
+
+    def _repr_html_(self) -> str:
+        from jaxrl.run.displays import result_display
+
+        return result_display(self).html
 
 
 def return_path(config: AlgorithmConfig) -> str:
@@ -487,14 +490,3 @@ def result_names(
         result["evaluation"] = {"env_runners": episode_results(algorithm, summary, counts)}
         result["timers"]["evaluation"] = 0.0
     return [name for name, value in flatten(result) if not isinstance(value, list | str)]
-
-
-def check_result(what: str, result: Result) -> None:
-    """Refuses, and removes, what `what` added to a result where no log and no loop can read it."""
-    if flag_in(result.get("done")) is None:
-        done, result["done"] = result.get("done"), False
-        raise UsageError(f'{what}: result["done"] must be True or False, not {brief(done)}')
-    for name, value in list(result.items()):
-        if why := why_unreadable([name, value]):
-            del result[name]
-            raise UsageError(f"{what}: result[{brief(name)}] {why}")

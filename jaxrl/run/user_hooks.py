@@ -11,7 +11,7 @@ from jaxrl.core.number_types import flag_in
 from jaxrl.core.trust import maker, parse_name
 from jaxrl.run.every import Every
 from jaxrl.run.hooks import HOOK, Chunk, Hook, states_of
-from jaxrl.run.results import Result, check_result
+from jaxrl.run.results import Result
 
 
 def check_entries(entries: Iterable[Any]) -> None:
@@ -174,3 +174,14 @@ def _shown(entry: Any) -> str:
     if isinstance(entry, str):
         return entry
     return (entry if isinstance(entry, type) else type(entry)).__qualname__
+
+
+def check_result(what: str, result: Result) -> None:
+    """Refuses, and removes, what `what` added to a result where no log and no loop can read it."""
+    if flag_in(result.get("done")) is None:
+        done, result["done"] = result.get("done"), False
+        raise UsageError(f'{what}: result["done"] must be True or False, not {brief(done)}')
+    for name, value in list(result.items()):
+        if why := why_unreadable([name, value]):
+            del result[name]
+            raise UsageError(f"{what}: result[{brief(name)}] {why}")

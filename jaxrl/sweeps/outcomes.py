@@ -8,8 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from jaxrl.core.displays import Display
 from jaxrl.core.errors import AnswersOtherWords
-from jaxrl.run.results import Result, lookup
+from jaxrl.core.plan import Line
+from jaxrl.run.results import Result, flatten, lookup
 from jaxrl.sweeps.trials import Trial
 
 # A trial is dropped by halving.
@@ -33,6 +35,16 @@ class TrialResult(AnswersOtherWords):
         settings = shown(self.trial.settings) or f"seed={self.trial.seed}"
         score = "no score" if self.score is None else f"score {self.score:.4g}"
         return f"<TrialResult {settings}: {self.status}, {self.iterations} iterations, {score}>"
+
+    def _repr_html_(self) -> str:
+        lines: list[Line] = [*self.trial.settings.items(), ("seed", self.trial.config.seed)]
+        lines += [("status", f"{self.status} {self.reason}".strip()), ("score", short(self.score))]
+        if self.folder is not None:
+            lines.append(("folder", self.folder))
+        folded = None
+        if self.result is not None:
+            folded = Display("its last result", list(flatten(self.result)))
+        return Display(f"Trial {self.trial.name}", lines, folded=folded).html
 
     @property
     def iterations(self) -> int:

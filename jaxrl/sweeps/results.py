@@ -8,7 +8,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from jaxrl.core.displays import Display
 from jaxrl.core.errors import AnswersOtherWords, UsageError, require, unknown_result
+from jaxrl.core.plan import Line
 from jaxrl.run.logging.console import duration
 from jaxrl.run.logging.figures import inline
 from jaxrl.run.logging.run_results import dataframe_of
@@ -17,6 +19,8 @@ from jaxrl.sweeps import lineage_plots, plots
 from jaxrl.sweeps.lineage import Lineage, Stretch
 from jaxrl.sweeps.outcomes import TrialResult, short, shown, value_of
 from jaxrl.sweeps.statistics import Estimate, median, spread
+
+MOST_DISPLAYED = 50  # trials in a notebook
 
 
 @dataclass(repr=False)
@@ -146,16 +150,33 @@ class Sweep(AnswersOtherWords):
 
     def table(self, most: int = 20) -> str:
         """Trials as Ray Tune shows them, the best `most` first."""
+        rows = self._table_rows()
+        shown_rows = aligned(rows[: most + 1])
+        if len(self.outcomes) <= most:
+            return shown_rows
+        return f"{shown_rows}\n... and {len(self.outcomes) - most} more: results.jsonl has them"
+
+    def _table_rows(self) -> list[list[str]]:
+        """The titles of the table's columns, then a row for each trial, the best first."""
         settings = [outcome.trial.settings for outcome in self.outcomes]
         names = list(dict.fromkeys(itertools.chain.from_iterable(settings)))
         titles = ["trial", *names, "seed", "status", "iterations", "steps"]
         titles += [self.metric.split("/")[-1], "time"]
-        ranked = sorted(self.outcomes, key=_rank)
-        rows = [_row(outcome, names) for outcome in ranked[:most]]
-        more = ""
-        if len(ranked) > most:
-            more = f"\n... and {len(ranked) - most} more: results.jsonl has them"
-        return aligned([titles, *rows]) + more
+        return [titles, *(_row(outcome, names) for outcome in sorted(self.outcomes, key=_rank))]
+
+    def _repr_html_(self) -> str:
+        lines: list[Line] = [("ranked by", self.metric)]
+        if self.folder is not None:
+            lines.append(("folder", self.folder))
+        rows = self._table_rows()
+        if len(self.outcomes) > MOST_DISPLAYED:
+            more = len(self.outcomes) - MOST_DISPLAYED
+            lines.append(("shown", f"the best {MOST_DISPLAYED}; rows() has the other {more:,}"))
+        folded = None
+        if statistics := self.statistics_table():
+            folded = Display("the seeds of each setting", [(None, statistics)])
+        title = f"Sweep of {len(self.outcomes)} trials"
+        return Display(title, lines, rows[: MOST_DISPLAYED + 1], folded).html
 
     def statistics_table(self) -> str:
         """The statistics over the seeds of each setting; empty where there is one of each."""

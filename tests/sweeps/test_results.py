@@ -1,6 +1,7 @@
 """What a sweep says of its outcomes, from scores made up by hand."""
 
 import sys
+from xml.etree import ElementTree
 
 import pytest
 
@@ -97,3 +98,36 @@ def test_the_best_lineage_is_the_best_trials_and_empty_where_there_is_no_populat
         of.lineage = Lineage([outcome.trial.settings for outcome in of.outcomes])
     assert done.best_lineage() == [Stretch(0, 6, 1, {"lr": 1.0})]
     assert none.best_lineage() == []
+
+
+def rows_in(element):
+    """The texts of the cells of each row of an HTML table."""
+    return [["".join(cell.itertext()) for cell in row] for row in element]
+
+
+def test_a_notebook_shows_a_sweep_as_a_table_of_its_trials_the_best_first():
+    done = swept(worse=[10.0, 12.0], better=[90.0, FAILED])
+    element = ElementTree.fromstring(done._repr_html_())
+    assert element.find("strong").text == "Sweep of 4 trials"
+    lines, table = element.findall("table")
+    assert rows_in(lines) == [["ranked by", RETURN]]
+    titles, *rows = rows_in(table)
+    assert titles[:4] == ["trial", "lr", "seed", "status"] and titles[-2] == "episode_return_mean"
+    assert [row[-2] for row in rows] == ["90.00", "12.00", "10.00", ""]
+    assert "interquartile mean" in "".join(element.find("details").itertext())
+
+
+def test_a_notebook_shows_the_best_fifty_trials_of_many():
+    done = swept(many=[float(score) for score in range(60)])
+    lines, table = ElementTree.fromstring(done._repr_html_()).findall("table")
+    assert ["shown", "the best 50; rows() has the other 10"] in rows_in(lines)
+    assert [row[-2] for row in rows_in(table)[1:]] == [f"{score}.00" for score in range(59, 9, -1)]
+
+
+def test_a_notebook_shows_a_trial_with_its_settings_and_its_score():
+    best = swept(only=[90.0]).best_trial()
+    element = ElementTree.fromstring(best._repr_html_())
+    assert element.find("strong").text == "Trial 0000"
+    lines = dict(rows_in(element.find("table")))
+    assert lines == {"lr": "1.0", "seed": "0", "status": "terminated", "score": "90"}
+    assert len(repr(best.trial)) < 500

@@ -26,9 +26,10 @@ ACTING = 0x61637469  # folded into the seed's key
 
 
 class Origin(NamedTuple):
-    """The environment that a policy was trained in."""
+    """The environment that a policy was trained in, and where the policy was taken from."""
 
     env_name: str
+    source: str  # a checkpoint's folder, or what holds the policy
     # Everything that plays there: `algorithm`, `weights` by group, `env_params`.
     players: Callable[[], Any]
 
@@ -95,6 +96,11 @@ class Policy(AnswersOtherWords):
         plays = f" playing {', '.join(self.agents)}" if self.agents else ""
         spaces = f"{self.observation_space} -> {self.action_space}"
         return f"<Policy {self.name!r}{where}{plays}: {spaces}, {size:,} parameters>"
+
+    def _repr_html_(self) -> str:
+        from jaxrl.run.displays import policy_display
+
+        return policy_display(self).html
 
     @property
     def remembers(self) -> bool:

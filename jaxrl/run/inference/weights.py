@@ -68,7 +68,7 @@ class PolicyAccess:
             agents=agents,
             masked=self.algorithm.rollout_spec.masked,
             seed=seed,
-            origin=Origin(self.config.env_name, players),
+            origin=Origin(self.config.env_name, what, players),
         )
 
     def compute_actions(

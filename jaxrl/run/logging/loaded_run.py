@@ -24,6 +24,11 @@ class Run(RunResults):
     def __repr__(self) -> str:
         return f"<Run {self.run_dir}: {self.facts.get('env_name', '')}>"
 
+    def _repr_html_(self) -> str:
+        from jaxrl.run.displays import run_display
+
+        return run_display(self).html
+
     def results(self) -> list[Result]:
         """The result of every iteration, as in `metrics.jsonl`, the oldest first.
 

@@ -107,6 +107,11 @@ class TrainerResults(RunResults):
         where = "no folder" if self.run_dir is None else self.run_dir
         return f"<{type(self).__name__} {self.config.env_name}: {so_far}{shown}, {where}>"
 
+    def _repr_html_(self) -> str:
+        from jaxrl.run.displays import trainer_display
+
+        return trainer_display(self).html
+
     def keep_results(self, results: list[Result]) -> None:
         """Remembers a chunk's results, where no log has them."""
         if not self._has_log:

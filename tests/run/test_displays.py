@@ -1,0 +1,90 @@
+"""Trainers, policies, runs and results as a notebook shows them."""
+
+import json
+import pickle
+from xml.etree import ElementTree
+
+import pytest
+
+import jaxrl
+from jaxrl.run.results import ResultTree
+
+
+def lines_of(shown):
+    """(title, {label: text} of the first table, the folded part) of what a notebook shows."""
+    element = ElementTree.fromstring(shown._repr_html_())
+    table = element.find("table")
+    lines = {row[0].text: "".join(row[1].itertext()) for row in table}
+    return element.find("strong").text, lines, element.find("details")
+
+
+def test_a_trainer_shows_its_folder_its_policies_its_steps_and_its_last_return(trained):
+    title, lines, folded = lines_of(trained)
+    assert title == "Trainer of arena"
+    assert lines["run folder"] == str(trained.run_dir)
+    assert lines["environment"] == "arena  height=4  width=4  max_steps_in_episode=20"
+    assert lines["policy"].startswith("pol2 plays agent2: ")  # the last of the two lines
+    assert lines["trained"].startswith("192 of 2,560 steps in ")
+    last = trained.last_result["env_runners"]
+    assert lines["return"] == f"{last['episode_return_mean']:.2f}"
+    assert lines["by agent"].startswith("agent1 ")
+    assert folded.find("summary").text == "PPOConfig of arena"
+
+
+def test_a_trainer_that_writes_nothing_and_has_not_trained_says_so(start):
+    _, lines, _ = lines_of(start(run_dir=None))
+    assert lines["run folder"] == "none, nothing is written"
+    assert lines["trained"] == "0 of 2,560 steps"
+    assert "return" not in lines
+
+
+def test_a_policy_shows_its_spaces_its_network_and_where_it_is_from(run, trained):
+    title, lines, folded = lines_of(jaxrl.load_policy(run, "pol1"))
+    assert title == "Policy pol1"
+    assert lines["from"] == str(run / "checkpoints" / "000003")
+    assert lines["environment"] == "arena" and lines["plays"] == "agent1"
+    assert lines["observations"] == "MultiDiscrete(nvec=(16, 16))"
+    assert lines["actions"] == "Discrete(n=4)"
+    # Two networks, of policy and value: 32 + 1 times 8, then 8 + 1 times 4 and times 1.
+    assert lines["network"] == "MLP 8, 573 parameters"
+    assert "573" in "".join(folded.itertext())
+    assert lines_of(trained.get_policy("pol1"))[1]["from"] == "the trainer"
+
+
+def test_a_policy_that_nobody_knows_the_origin_of_is_shown_without(trained):
+    _, lines, _ = lines_of(pickle.loads(pickle.dumps(trained.get_policy("pol2"))))
+    assert "from" not in lines and lines["plays"] == "agent2"
+
+
+def test_a_run_shows_the_figures_of_its_newest_result(run, trained):
+    title, lines, _ = lines_of(jaxrl.load_run(run))
+    assert title == "Run of arena" and lines["run folder"] == str(run)
+    assert lines["iteration"] == "3" and lines["steps"] == "192"
+    assert lines["return"] == f"{trained.last_result['env_runners']['episode_return_mean']:.2f}"
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"env_runners": {"episode_return_mean": "<b>much</b>"}},
+        {"env_runners": {"agent_episode_returns_mean": {"a": "x", "b": [1]}}},
+        {"env_runners": 3, "evaluation": []},
+    ],
+)
+def test_a_run_whose_log_holds_no_numbers_is_shown_without_figures(row, run):
+    (run / "metrics.jsonl").write_text(json.dumps({"training_iteration": 4, **row}) + "\n")
+    _, lines, _ = lines_of(jaxrl.load_run(run))
+    assert lines["iteration"] == "4" and "return" not in lines
+
+
+def test_a_result_shows_its_figures_and_folds_every_path(trained):
+    title, lines, folded = lines_of(trained.last_result)
+    assert title == "Result" and lines["iteration"] == "3" and lines["steps"] == "192"
+    paths = {row[0].text: row[1].text for row in folded.iter("tr")}
+    assert paths["env_runners/num_env_steps_sampled"] == "64"
+    assert folded.find("summary").text == f"all {len(paths)} results, by their paths"
+
+
+def test_a_part_of_a_result_shows_all_of_its_paths():
+    _, lines, folded = lines_of(ResultTree(a=1, b={"c": list(range(20))}))
+    assert lines == {"a": "1", "b/c": "20 values, the last 19"} and folded is None
