@@ -93,7 +93,7 @@ class RolloutSettings:
     policies: Any = setting(
         None,
         "shared, per-agent, {policy: [agents]}, a function from agent to policy, or the names "
-        "alone",
+        "alone; None: those of the environment",
         validators.policies,
     )
     policies_to_train: Any = setting(

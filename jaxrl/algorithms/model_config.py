@@ -25,7 +25,7 @@ class ActingSettings:
     observation_filter: str | None = setting(
         None,
         "MeanStdFilter: numbers by their running mean and standard deviation, and pictures in a "
-        "Dict or Tuple scaled; or None",
+        "Dict or Tuple scaled; None: as they are",
         one_of(*FILTERS),
         read=rllib_values.no_filter,
     )
@@ -91,7 +91,8 @@ class NetworkSettings:
     )
     conv_filters: Any = setting(
         None,
-        "convolutions below the layers, for images: filters, kernel and stride of each",
+        "convolutions below the layers, for images: filters, kernel and stride of each; None: no "
+        "convolutions",
         validators.filters,
         read=rllib_values.square_filters,
     )

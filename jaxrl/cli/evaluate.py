@@ -52,7 +52,7 @@ CHECKPOINTS = any_value(checkpoints, None, True, "best|last|N")
 CHECKPOINT = setting("last", "best, last, or an iteration", CHECKPOINTS)
 EXPLORE = setting(False, "sample actions; False: the likeliest ones", flag)
 SEED = setting(
-    None, "of the episodes; None: the run's evaluation_seed", count(0, UINT32, optional=True)
+    None, "seed of the episodes; None: the run's evaluation_seed", count(0, UINT32, optional=True)
 )
 ENV_ARGS = setting(
     (),
@@ -135,7 +135,7 @@ class RenderOptions:
         CHECKPOINTS,
     )
     seed: Any = SEED
-    max_steps: int = setting(2000, "where an episode is cut", count())
+    max_steps: int = setting(2000, "steps at which an episode is cut", count())
     fps: Any = setting(
         None,
         "frames per second; None: some ten seconds in all",

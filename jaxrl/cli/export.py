@@ -21,18 +21,18 @@ class ExportOptions:
         "", "the file; its ending is the format: .onnx, .npz or .stablehlo", text_of("FILE")
     )
     policy: Any = setting(
-        None, "its name; may be left out where the run has one alone", shown_as("NAME")
+        None, "the policy's name; may be left out where the run has only one", shown_as("NAME")
     )
     explore: bool = setting(
         False, "sample actions, from random numbers that are an input; False: the likeliest", flag
     )
     checkpoint: Any = CHECKPOINT
     opset: Any = setting(
-        None, "of .onnx: the version of its operators; None: 18", count(optional=True)
+        None, "of .onnx: the version of ONNX's operators; None: 18", count(optional=True)
     )
     names: Any = setting(
         (),
-        "of .onnx: other names of inputs and outputs, action=actions",
+        "of .onnx: other names of inputs and outputs, such as action=actions",
         any_value(pairs_of_texts, "NAME=NAME"),
     )
     trust: bool = TRUST

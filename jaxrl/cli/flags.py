@@ -241,6 +241,14 @@ def shown(value: Any) -> str:
     return str(value)
 
 
+def shown_as_flag(name: str, value: Any) -> str:
+    """The value of the setting of a name as its flag would be written."""
+    if name != "per_policy":
+        return shown(value)
+    settings = [(policy, pair) for policy, pairs in value for pair in pairs]
+    return " ".join(f"{policy}.{name}={shown(setting)}" for policy, (name, setting) in settings)
+
+
 def read_flags(texts: Mapping[str, Sequence[str]], flags: Mapping[str, Flag]) -> dict[str, Any]:
     """The values of the words behind flags; whether they are allowed is the settings' to say."""
     return {name: _read(name, words, flags) for name, words in texts.items()}

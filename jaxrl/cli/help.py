@@ -2,9 +2,10 @@
 
 import argparse
 import sys
+import textwrap
 from collections.abc import Mapping, Sequence
 
-from jaxrl.cli.flags import HELP_FLAGS, Flag, names_of, shown
+from jaxrl.cli.flags import HELP_FLAGS, Flag, names_of, shown_as_flag
 from jaxrl.core.errors import UsageError, unknown_name
 from jaxrl.core.registry import names
 
@@ -33,8 +34,9 @@ MOST_USED = (
     "grid random seeds algorithm input env env_args policies total_env_steps stop_return seed "
     "num_envs minibatch_size lr fcnet_hiddens run_dir resume evaluation_interval callbacks devices"
 )
-FEW = 16  # a command with no more flags than this shows all of them
+FEW = 20  # a command with no more flags than this shows all of them
 WIDTH = 88  # columns
+RUN = "RUN is a run's folder, such as runs/arena/latest."
 FILES = ("run_dir", "resume", "rllib_config", "out", "output", "init_from")
 SHELLS = ("bash", "zsh", "tcsh")
 
@@ -57,7 +59,8 @@ def show_help(
     summary, _, words = first.removesuffix(".").partition(": ")
     parser.prog, parser.usage = prog, f"{prog} {words or '[flags]'}"
     if description is not None:
-        parser.description = "\n".join([f"{summary}.", *more])
+        about_runs = [RUN] * ("RUN" in words.split())
+        parser.description = "\n".join([f"{summary}.", *about_runs, *more])
     if few:
         parser.epilog = f"--help-all explains all {len(flags)} flags."
     parser.print_help()
@@ -68,21 +71,37 @@ def help_parser(flags: Mapping[str, Flag], *, grouped: bool) -> argparse.Argumen
     """A parser that is only printed or completed from: every flag under its group's title."""
     parser = argparse.ArgumentParser(
         add_help=False,
-        formatter_class=lambda prog: argparse.HelpFormatter(
-            prog, max_help_position=28, width=WIDTH
-        ),
+        formatter_class=lambda prog: _Formatter(prog, max_help_position=28, width=WIDTH),
     )
     for title, members in groups_of(flags).items() if grouped else [("flags", list(flags))]:
         group = parser.add_argument_group(title)
         for name in members:
             flag = flags[name]
-            default = shown(flag.default) or "none"
             group.add_argument(
                 *names_of(name, flag),
                 metavar=flag.value,
-                help=f"{flag.help} (default: {default})".replace("%", "%%"),
+                help=f"{flag.help}{_default(name, flag)}".replace("%", "%%"),
             )
     return parser
+
+
+class _Formatter(argparse.HelpFormatter):
+    """Help in which a flag's value stands once, as in Python 3.13, and paths are in one piece."""
+
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        return textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False)
+
+    def _format_action_invocation(self, action: argparse.Action) -> str:
+        if not action.option_strings:
+            return super()._format_action_invocation(action)
+        return f"{', '.join(action.option_strings)} {action.metavar}"
+
+
+def _default(name: str, flag: Flag) -> str:
+    """` (default: 64)`; empty where there is none, and where the help does not say what None is."""
+    if flag.default in (None, (), "", {}) and "None:" not in flag.help:
+        return ""
+    return f" (default: {shown_as_flag(name, flag.default)})"
 
 
 def groups_of(flags: Mapping[str, Flag]) -> dict[str, list[str]]:

@@ -35,7 +35,9 @@ class PlotOptions:
         "the file: .png or .svg; .pdf, of several runs as wide as a paper's column",
         shown_as("FILE"),
     )
-    title: str = setting("", "above the panels; default: the environment's name", shown_as("TEXT"))
+    title: str = setting(
+        "", "title above the panels; by default the environment's name", shown_as("TEXT")
+    )
 
 
 def plot(argv: Sequence[str] | None = None) -> None:

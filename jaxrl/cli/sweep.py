@@ -71,17 +71,16 @@ class SweepFlags(CompileFlags):
     ignore: Any = IGNORE
     grid: Any = setting(
         (),
-        "settings and the values to try, SETTING=VALUE,VALUE,... ...; lists as [64,64]",
+        "settings and the values to try, such as lr=1e-4,1e-3; a list is written [64,64]",
         any_value(grid_of, GRID),
     )
     random: Any = setting(
         (),
-        "settings and what to draw them from, SETTING=loguniform:1e-5:1e-2 ...: "
-        + ", ".join(DRAWS),
+        f"settings and what to draw them from: {', '.join(DRAWS)}, as in lr=loguniform:1e-5:1e-2",
         any_value(draws_of, RANDOM),
     )
     num_samples: Any = setting(1, "how often the grid is tried, each time with new draws")
-    seeds: Any = setting(1, "seeds of each, from --seed upwards")
+    seeds: Any = setting(1, "seeds of each setting, from --seed upwards")
     metric: Any = setting(
         None,
         "what ranks the trials, a path in the result tree; the higher the better; None: the return",
@@ -100,7 +99,7 @@ class SweepFlags(CompileFlags):
         flag,
     )
     stop: Any = setting(
-        (), "what ends a trial before its steps do, RESULT=VALUE ...", stop_criteria
+        (), "what ends a trial before its steps do: a result and its least value", stop_criteria
     )
     stop_return: Any = setting(
         None,
@@ -109,7 +108,7 @@ class SweepFlags(CompileFlags):
     )
     devices: Any = setting(
         "auto",
-        "that programs are shared out over, or the trials of one; auto: all, a CPU's cores too",
+        "devices for the programs, or for the trials of one; auto: all, of a CPU its cores",
         shown_as("N"),
     )
     run_dir: Any = setting(

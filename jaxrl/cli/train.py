@@ -125,13 +125,12 @@ class RunFlags(CompileFlags):
     coordinator: Any = setting(
         None,
         "several processes train together: HOST:PORT where process 0 waits for the others; auto: "
-        "as "
-        "SLURM or a cloud TPU says, the next two as well",
+        "this, --num-processes and --process-id as SLURM or a cloud TPU says",
         text_of("HOST:PORT"),
     )
     num_processes: Any = setting(None, "how many processes train together", shown_as("N"))
     process_id: Any = setting(
-        None, "which of them this one is, from 0, which logs and saves", shown_as("N")
+        None, "the number of this process, from 0; process 0 logs and saves", shown_as("N")
     )
     join_seconds: Any = setting(
         JOIN_SECONDS, "how long the processes wait for each other at the start"

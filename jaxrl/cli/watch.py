@@ -21,7 +21,7 @@ NICENESS = 10  # training goes first
 class WatchOptions:
     """Flags of `watch.py`."""
 
-    port: int = setting(PORT, "on this machine; 0: any that is free", count(0, 65535))
+    port: int = setting(PORT, "port of this machine; 0: any free one", count(0, 65535))
     trust: bool = TRUST
 
 

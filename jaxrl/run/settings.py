@@ -96,11 +96,11 @@ class RunSettings:
     )
     checkpoint_interval_s: float | None = setting(
         60.0,
-        "seconds of training between two checkpoints; None: none by the clock",
+        "seconds of training between two checkpoints; None: not by the clock",
         number(0, optional=True),
     )
     checkpoint_frequency: int | None = setting(
-        None, "iterations between two checkpoints; None: none", _checkpoint_frequency
+        None, "iterations between two checkpoints; None: by the clock alone", _checkpoint_frequency
     )
     checkpoint_at_end: bool = setting(True, "whether the state that training ends in is kept", flag)
     checkpoint_score_attribute: str | None = setting(
@@ -113,7 +113,7 @@ class RunSettings:
         3, "how many checkpoints are kept, newest first; the best one as well", count()
     )
     evaluation_interval: int | None = setting(
-        None, "iterations between two evaluations; None: none", count(optional=True)
+        None, "iterations between two evaluations; None: no evaluation", count(optional=True)
     )
     evaluation_duration: int = setting(10, "whole episodes of one evaluation", count())
     evaluation_explore: bool = setting(
@@ -148,7 +148,7 @@ class RunSettings:
     )
     output: Any = setting(
         None,
-        "folder that the played episodes are written to, as Parquet files; None: none",
+        "folder that the played episodes are written to, as Parquet files; None: nowhere",
         file_path("a folder's path", optional=True),
     )
     output_share: float = setting(

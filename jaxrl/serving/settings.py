@@ -38,33 +38,39 @@ class ServerSettings:
     """Settings of a policy server."""
 
     host: str = setting(
-        HOST, "where to listen; beyond this machine a token and TLS are needed", ADDRESS
+        HOST, "address to listen on; beyond this machine a token and TLS are needed", ADDRESS
     )
-    port: int = setting(PORT, "where to listen; 0: any that is free", count(0, 65535))
+    port: int = setting(PORT, "port to listen on; 0: any free one", count(0, 65535))
     token_file: Any = setting(
-        None, "a file of the token that clients must say first; None: none", FILE
+        None, "a file of the token that clients must say first; None: they need none", FILE
     )
-    certificate: Any = setting(None, "for TLS: a file of certificates, PEM", FILE)
-    private_key: Any = setting(None, "for TLS: a file of the private key, PEM", FILE)
+    certificate: Any = setting(None, "for TLS: a file of certificates, PEM; None: no TLS", FILE)
+    private_key: Any = setting(
+        None, "for TLS: a file of the private key, PEM; None: certificate holds it", FILE
+    )
     origins: Any = setting(
         (),
         "the pages whose scripts may connect, such as http://127.0.0.1:8000; none by default",
         _origins,
     )
-    max_clients: int = setting(256, "connected at the same time", count())
+    max_clients: int = setting(256, "clients connected at the same time, at most", count())
     max_clients_per_address: int = setting(
-        192, "connected at the same time from one address, so that others find room", count()
+        192, "clients connected from one address, at most, so that others find room", count()
     )
-    max_episodes: int = setting(64, "of each client at the same time", count())
-    max_message_bytes: int = setting(2**20, "of a message to the server", count(1024))
-    max_messages_per_second: int = setting(5_000, "of each client; more of them wait", count())
+    max_episodes: int = setting(64, "episodes of each client at the same time, at most", count())
+    max_message_bytes: int = setting(
+        2**20, "bytes of a message to the server, at most", count(1024)
+    )
+    max_messages_per_second: int = setting(
+        5_000, "messages of each client in a second; more of them wait", count()
+    )
     episode_timeout: int = setting(
-        300, "seconds after which an episode that nothing is said of is dropped", count()
+        300, "seconds after which an episode without a message is dropped", count()
     )
     godot_port: int | None = setting(
         None,
-        f"where scenes of Godot RL Agents connect to on this machine, {GODOT_PORT} by their "
-        "default; None: nowhere",
+        f"port of this machine that scenes of Godot RL Agents connect to, {GODOT_PORT} by their "
+        "default; None: they cannot",
         count(0, 65535, optional=True),
     )
 

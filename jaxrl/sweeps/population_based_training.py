@@ -64,7 +64,7 @@ class PopulationBasedTraining:
     perturbation_interval: int = setting(10, "iterations between two rounds of copying", count())
     hyperparam_mutations: Any = setting(
         None,
-        "what a copy may change, SETTING=VALUE,VALUE,... or SETTING=loguniform:1e-5:1e-2 ...; "
+        "what a copy may change, such as lr=1e-4,1e-3 or lr=loguniform:1e-5:1e-2; "
         "None: all of --grid and --random",
         _mutations,
     )

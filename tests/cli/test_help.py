@@ -1,5 +1,6 @@
 """Help pages and completion: every flag has its place, and the first page fits a screen."""
 
+import re
 import subprocess
 import sys
 from typing import Any
@@ -71,7 +72,7 @@ def test_help_fits_a_screen_and_help_all_explains_every_flag(command, capsys):
     assert "--lr" in short and "--kl-target" not in short
     lines = whole.splitlines()
     for name in flags:
-        assert any(line.startswith(f"  {flag_name(name)} ") for line in lines), name
+        assert any(re.match(rf"  {flag_name(name)}[ ,]", line) for line in lines), name
     for title in pages.groups_of(flags):
         assert f"{title}:" in lines
 
@@ -82,10 +83,39 @@ def test_help_names_the_run_in_the_usage_line_and_what_each_flag_takes(capsys):
     for part in ("--episodes N ", "--explore [True|False]", "--checkpoint best|last|N"):
         assert part in shown
     assert page(capsys, "plot", "--help").startswith("usage: jaxrl plot RUN [RUN ...] [flags]\n")
-    assert "--algorithm NAME, --run NAME" in page(capsys, "train", "--help")
-    assert "--rllib-config FILE, -f FILE, --config FILE" in page(capsys, "train", "--help-all")
+    assert "--algorithm, --run, --algo NAME" in page(capsys, "train", "--help")
+    whole = page(capsys, "train", "--help-all")
+    assert "--rllib-config, -f, --config, --config-file FILE" in whole
+    assert "--verbose, -v, -vv [True|False]" in whole
     forms = {flag.value for flags in FLAGS.values() for flag in flags.values()}
     assert "VALUE" not in forms
+
+
+TAKE_A_RUN = ("evaluate", "rollout", "render", "export", "serve", "watch", "plot")
+
+
+@pytest.mark.parametrize("command", TAKE_A_RUN)
+def test_a_command_that_takes_a_run_says_what_that_is(command, capsys):
+    shown = page(capsys, command, "--help")
+    assert shown.startswith(f"usage: jaxrl {command} RUN ")
+    assert "RUN is a run's folder, such as runs/arena/latest." in " ".join(shown.split())
+
+
+@pytest.mark.parametrize("command", FLAGS)
+def test_a_default_of_none_says_what_none_means_and_no_default_is_not_shown(command, capsys):
+    shown = " ".join(page(capsys, command, "--help-all").split())
+    assert "(default: none)" not in shown and "None: none" not in shown
+    explained = [flag for flag in FLAGS[command].values() if "None:" in flag.help]
+    defaults = [flag for flag in explained if flag.default is None]
+    assert shown.count("(default: None)") == len(defaults)
+    for flag in defaults:
+        assert f"{' '.join(flag.help.split())} (default: None)" in shown
+
+
+def test_the_default_of_settings_by_policy_is_written_as_its_flag(capsys):
+    shown = " ".join(page(capsys, "train", "--help-all").split())
+    network = "jaxrl.envs.networks.cell_memory:CellMemory(height=10, width=10)"
+    assert f"(default: pol1.model={network} pol1.max_seq_len=1)" in shown
 
 
 def test_rollout_is_evaluate_by_the_name_that_was_typed(capsys):
@@ -109,9 +139,10 @@ def test_a_mistake_in_rollout_is_answered_by_rollout(words, line, capsys):
     assert answer.startswith("jaxrl rollout: ") and line in answer
 
 
-def test_short_commands_show_all_their_flags_at_once(capsys):
-    shown = page(capsys, "evaluate", "--help")
-    assert all(flag_name(name) in shown for name in FLAGS["evaluate"])
+@pytest.mark.parametrize("command", ["evaluate", "serve", "episodes"])
+def test_short_commands_show_all_their_flags_at_once(command, capsys):
+    shown = page(capsys, command, "--help")
+    assert all(flag_name(name) in shown for name in FLAGS[command])
     assert "--help-all" not in shown
 
 
