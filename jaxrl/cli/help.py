@@ -1,4 +1,4 @@
-"""Help pages of the commands, grouped as the documentation is, and completion for shells."""
+"""Help pages of the commands, grouped as the documentation is."""
 
 import argparse
 import sys
@@ -6,8 +6,6 @@ import textwrap
 from collections.abc import Mapping, Sequence
 
 from jaxrl.cli.flags import HELP_FLAGS, Flag, names_of, shown_as_flag
-from jaxrl.core.errors import UsageError, unknown_name
-from jaxrl.core.registry import names
 
 # title: settings, each of which brings those that its class declares after it, up to another of
 # these. docs/settings.md has the same groups.
@@ -37,8 +35,6 @@ MOST_USED = (
 FEW = 20  # a command with no more flags than this shows all of them
 WIDTH = 88  # columns
 RUN = "RUN is a run's folder, such as runs/arena/latest."
-FILES = ("run_dir", "resume", "rllib_config", "out", "output", "init_from")
-SHELLS = ("bash", "zsh", "tcsh")
 
 
 def show_help(
@@ -119,42 +115,6 @@ def groups_of(flags: Mapping[str, Flag]) -> dict[str, list[str]]:
     }
     by_title["flags"] = behind.get(None, [])
     return {title: members for title, members in by_title.items() if members}
-
-
-def completion(shell: str, commands: Mapping[str, tuple[str, Mapping[str, Flag]]]) -> str:
-    """The script by which a shell completes `jaxrl`, its commands and their flags.
-
-    Args:
-        shell: one of `SHELLS`.
-        commands: {name: (what it does, its flags)}.
-
-    Raises:
-        UsageError: another shell, or shtab is not installed.
-    """
-    if shell not in SHELLS:
-        raise unknown_name("shell", shell, SHELLS)
-    try:
-        import shtab
-    except ImportError:
-        raise UsageError(
-            'completion needs shtab, which is not installed: pip install "jaxrl[completion]"'
-        ) from None
-    parser = argparse.ArgumentParser("jaxrl")
-    parser.add_argument("--version", action="store_true")
-    chosen = parser.add_subparsers(dest="command")
-    for name, (description, flags) in commands.items():
-        command = chosen.add_parser(
-            name, parents=[help_parser(flags, grouped=False)], help=description
-        )
-        command.add_argument("--help-all", action="store_true")
-        if "resume" not in flags:  # these take a run's folder
-            command.add_argument("run", nargs="*").complete = shtab.DIRECTORY
-        for action in command._actions:
-            if action.dest in FILES:
-                action.complete = shtab.FILE
-            if action.dest == "env":
-                action.choices = names()
-    return shtab.complete(parser, shell)
 
 
 def _most_used(flags: Mapping[str, Flag]) -> dict[str, Flag]:

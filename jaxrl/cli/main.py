@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from importlib.metadata import version
 
 import jaxrl
+from jaxrl.cli.completion import SHELLS, completion
 from jaxrl.cli.episodes import EpisodesOptions, episodes
 from jaxrl.cli.evaluate import EvaluateOptions, RenderOptions, evaluate, play_flags, render, rollout
 from jaxrl.cli.export import ExportOptions, export
 from jaxrl.cli.flags import Flag, flags_of
-from jaxrl.cli.help import SHELLS, completion
 from jaxrl.cli.plot import PlotOptions, plot
 from jaxrl.cli.serve import ServeOptions, serve
 from jaxrl.cli.sweep import run_sweep, sweep_flags

@@ -1,8 +1,6 @@
-"""Help pages and completion: every flag has its place, and the first page fits a screen."""
+"""Help pages: every flag has its place, and the first page fits a screen."""
 
 import re
-import subprocess
-import sys
 from typing import Any
 
 import pytest
@@ -144,49 +142,3 @@ def test_short_commands_show_all_their_flags_at_once(command, capsys):
     shown = page(capsys, command, "--help")
     assert all(flag_name(name) in shown for name in FLAGS[command])
     assert "--help-all" not in shown
-
-
-def test_bash_completes_commands_flags_and_environments(tmp_path, capsys):
-    main(["completion", "bash"])
-    script = tmp_path / "completion.bash"
-    script.write_text(capsys.readouterr().out)
-
-    def completed(*words):
-        asked = " ".join(("jaxrl", *words))
-        code = f"""
-            source {script}; COMP_WORDS=({asked}); COMP_CWORD={len(words)}; COMP_LINE='{asked}'
-            function_name=$(complete -p jaxrl | sed 's/.*-F \\([^ ]*\\).*/\\1/')
-            $function_name jaxrl '{words[-1]}'; printf '%s\\n' "${{COMPREPLY[@]}}"
-        """
-        done = subprocess.run(
-            ["bash", "-c", code], capture_output=True, text=True, timeout=60, check=False
-        )
-        assert done.returncode == 0, done.stderr
-        return done.stdout.split()
-
-    assert completed("ev") == ["evaluate"]
-    assert completed("train", "--evaluation-i") == ["--evaluation-interval"]
-    assert completed("train", "--env", "waterw") == ["waterworld"]
-    assert completed("train", "--help-") == ["--help-all"]
-    assert completed("--ver") == ["--version"]
-
-
-@pytest.mark.parametrize(
-    ("words", "line"),
-    [
-        (["bsh"], "unknown shell 'bsh'; did you mean 'bash'? known: bash, tcsh, zsh"),
-        ([], "name one shell: bash, zsh, tcsh"),
-    ],
-)
-def test_an_unknown_shell_is_refused_in_one_line(words, line, capsys):
-    with pytest.raises(SystemExit) as ended:
-        main(["completion", *words])
-    assert ended.value.code == 2
-    assert capsys.readouterr().err == f"jaxrl completion: {line}\n"
-
-
-def test_without_shtab_a_line_names_what_to_install(monkeypatch, capsys):
-    monkeypatch.setitem(sys.modules, "shtab", None)
-    with pytest.raises(SystemExit):
-        main(["completion", "bash"])
-    assert 'pip install "jaxrl[completion]"' in capsys.readouterr().err
