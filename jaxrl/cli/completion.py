@@ -74,9 +74,9 @@ def completion(shell: str, commands: Mapping[str, tuple[str, Mapping[str, Flag]]
         raise UsageError(
             'completion needs shtab, which is not installed: pip install "jaxrl[completion]"'
         ) from None
-    choices = {"env": list(_environments()), "algorithm": list(_algorithms())}
-    if shell == "zsh":  # where a colon ends the list of choices
-        choices["env"] = [name.replace(":", r"\:") for name in choices["env"]]
+    colon = {"zsh": r"\:"}.get(shell, ":")  # in zsh a plain colon ends the list of choices
+    environments = "\n".join(_environments()).replace(":", colon).split("\n")
+    choices = {"env": environments, "algorithm": list(_algorithms())}
     parser = argparse.ArgumentParser("jaxrl")
     parser.add_argument("--version", action="store_true")
     chosen = parser.add_subparsers(dest="command")
@@ -108,7 +108,8 @@ def _environments() -> Iterator[str]:
     yield from OUTSIDE
     for scheme, point in sorted(points_of(SCHEMES).items()):
         if scheme != EXTERNAL and _can_be_used(scheme, point):
-            yield from [f"{scheme}:{name}" for name in registered_in(scheme)] or [f"{scheme}:"]
+            for name in registered_in(scheme) or [""]:
+                yield f"{scheme}:{name}"
 
 
 def _can_be_used(scheme: str, point: EntryPoint) -> bool:
@@ -129,15 +130,15 @@ def registered_in(
         body = ast.parse(source).body
     except (OSError, ValueError, SyntaxError):
         return []
-    found: list[str] = []
+    found: set[str] = set()
     for statement in body:
         if isinstance(statement, ast.Assign | ast.AnnAssign):
-            found += _texts_in(statement.value)
-    return sorted({name for name in found if PLAIN.fullmatch(name)})
+            found.update(_texts_in(statement.value))
+    return sorted(filter(PLAIN.fullmatch, found))
 
 
-def _texts_in(value: ast.expr | None) -> list[str]:
+def _texts_in(value: ast.expr | None) -> Iterator[str]:
     """The texts of a list, or of the keys of a dict, as it is written."""
-    parts = getattr(value, "elts", None) or getattr(value, "keys", None) or []
-    texts = [getattr(part, "value", None) for part in parts]
-    return [text for text in texts if isinstance(text, str)]
+    for part in getattr(value, "elts", None) or getattr(value, "keys", None) or ():
+        if isinstance(part, ast.Constant) and isinstance(part.value, str):
+            yield part.value

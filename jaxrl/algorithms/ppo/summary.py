@@ -1,5 +1,6 @@
 """Summary of a configuration in a few lines: policies, networks, sizes and the objective."""
 
+import functools
 from collections.abc import Iterable, Sequence
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -7,11 +8,12 @@ from typing import Any, NamedTuple
 import jax
 
 from jaxrl.algorithms.base import batch_line, environment_line, idle_lines
-from jaxrl.algorithms.model_config import model_name
+from jaxrl.algorithms.model_config import NETWORK, model_name
 from jaxrl.algorithms.ppo.batch import BatchLayout, batch_layout
 from jaxrl.algorithms.ppo.config import PPOConfig
 from jaxrl.algorithms.ppo.hypers import PPOSpec
 from jaxrl.algorithms.ppo.loss import Terms, total_loss
+from jaxrl.core.fields import field_names
 from jaxrl.core.plan import Line, laid_out
 from jaxrl.core.spaces import Box, Space, is_tree, parts_of, tree_of
 from jaxrl.core.types import PolicyId
@@ -75,7 +77,7 @@ def describe(config: PPOConfig) -> str:
     for (first, *rest), policies in learners.items():
         whose = f"{_names(policies, 'policies')}: " if len(learners) > 1 else ""
         lines += [("learning", f"{whose}{first}"), *_below(rest)]
-    return laid_out(lines + idle_lines(config) + _faster(config))
+    return laid_out(lines + idle_lines(config) + _faster(config) + _other_than_built_in(config))
 
 
 def _below(details: Iterable[str]) -> list[Line]:
@@ -92,6 +94,40 @@ def _faster(config: PPOConfig) -> list[Line]:
     arithmetic = f"learning takes {times:,.0f} times the arithmetic of "
     fast = f"PPOConfig.fast({_arguments(config)}), which suits compiled environments"
     return [("speed", arithmetic + fast)]
+
+
+def _other_than_built_in(config: PPOConfig) -> list[Line]:
+    """A line where `PPOConfig.fast` chose otherwise for a user's network than for the built-in one.
+
+    Whoever compares the two networks would compare these settings as well.
+    """
+    models: dict[PolicyId, dict[str, Any]] = {}
+    for policy in config.setup().policies:
+        if (model := config.for_policy(policy).model) is not None:
+            models[policy] = {"model": model}
+    if not models:
+        return []
+    make = functools.partial(
+        PPOConfig.fast,
+        config.env,
+        dict(config.env_args),
+        policies=config.policies,
+        num_envs=config.num_envs,
+        total_env_steps=config.total_env_steps,
+    )
+    policy, *_ = models
+    mine, chosen = config.for_policy(policy), make(per_policy=models).for_policy(policy)
+    built_in = make().for_policy(policy)
+    differing = []
+    for name in sorted(set(field_names(config)) - {*NETWORK, "free_log_std", "per_policy"}):
+        if getattr(chosen, name) != getattr(built_in, name):
+            if getattr(mine, name) != getattr(chosen, name):
+                return []  # these are not the settings of `fast`
+            differing.append(f"{name}={getattr(built_in, name)!r}")
+    if not differing:
+        return []
+    of_built_in = f"PPOConfig.fast gives the built-in network {', '.join(differing)}"
+    return [("comparing", f"{of_built_in}: give your network the same to compare the two")]
 
 
 def _arguments(config: PPOConfig) -> str:

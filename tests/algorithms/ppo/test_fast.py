@@ -1,5 +1,6 @@
 """`PPOConfig.fast`: settings that follow the environment's spaces and the sizes that are given."""
 
+import flax.linen as nn
 import jax.numpy as jnp
 import pytest
 
@@ -235,3 +236,52 @@ def test_the_command_line_fits_the_fast_settings_to_the_sizes_in_its_flags():
     wanted = jaxrl.PPOConfig.fast(PENDULUM, num_envs=32, total_env_steps=500_000).replace(gamma=0.9)
     assert order.config == wanted
     assert order.source.startswith(f"PPOConfig.fast ({PENDULUM} has no tuned ones)")
+
+
+OF_SMALL_IMAGES = {
+    "entropy_coeff": 0.01,
+    "lr": ((0, 5e-3), (1_000_000, LAST_LR)),
+    "minibatch_size": 1024,
+    "rollout_length": 128,
+    "train_batch_size": 8192,
+}
+
+
+class Flat(nn.Module):
+    """A network of a user's for Breakout: one layer from the whole board."""
+
+    @nn.compact
+    def __call__(self, obs):
+        cells = obs.reshape(*obs.shape[:-3], -1)
+        return nn.Dense(3)(cells), nn.Dense(1)(cells)
+
+
+def compared(config):
+    """The line of a plan on the settings by which two networks differ; empty without one."""
+    lines = [line for line in config.describe().splitlines() if line.startswith("comparing")]
+    return "".join(lines)
+
+
+@pytest.mark.parametrize("by_policy", [False, True])
+def test_the_plan_names_the_settings_that_a_users_network_does_not_share(by_policy):
+    given = {"model": Flat()}
+    changes = {"per_policy": {"default_policy": given}} if by_policy else given
+    config = jaxrl.PPOConfig.fast(BREAKOUT, **changes)
+    settings = ", ".join(f"{name}={value!r}" for name, value in OF_SMALL_IMAGES.items())
+    assert compared(config) == (
+        f"comparing    PPOConfig.fast gives the built-in network {settings}: give your network "
+        "the same to compare the two"
+    )
+    assert compared(jaxrl.PPOConfig.fast(BREAKOUT, **OF_SMALL_IMAGES, **changes)) == ""
+    assert "rollout_length=64" in compared(jaxrl.PPOConfig.fast(BREAKOUT, num_envs=128, **changes))
+
+
+@pytest.mark.parametrize("env", ["cartpole", PENDULUM])
+def test_the_plan_is_silent_where_a_users_network_has_the_settings_of_the_built_in_one(env):
+    assert compared(jaxrl.PPOConfig.fast(env, model="tests.probes:Curious")) == ""
+    assert compared(jaxrl.PPOConfig.fast(BREAKOUT)) == ""
+
+
+def test_the_settings_that_the_plan_names_are_those_of_the_built_in_network():
+    built_in = jaxrl.PPOConfig.fast(BREAKOUT)
+    assert {name: getattr(built_in, name) for name in OF_SMALL_IMAGES} == OF_SMALL_IMAGES
