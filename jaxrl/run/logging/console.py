@@ -26,6 +26,11 @@ from jaxrl.run.results import RETURN, lookup
 
 WIN_RATE = "env_runners/opponents/win_rate"
 LOG_WIDTH = 100  # columns of a line that no terminal shows
+COLOURS = {  # of what a terminal shows: a return, a warning (the health monitor's too), a failure
+    r"\breturn +-?\d+\.\d+": "green",
+    r"(?m)^warning:": "yellow",
+    r"\bhas diverged\b": "red",
+}
 
 
 class LossyConsole(Console):
@@ -144,10 +149,15 @@ class Progress:
         self.latest, self.printed = None, now
 
     def _printable(self, text: str) -> Text:
-        """`text` with escapes for what the console's encoding lacks, such as a path's odd bytes."""
-        return Text(
-            text.encode(self.console.encoding, "backslashreplace").decode(self.console.encoding)
-        )
+        """`text` with escapes for what the console's encoding lacks, such as a path's odd bytes.
+
+        rich leaves the colours out where no terminal shows them, and where NO_COLOR is set.
+        """
+        encoding = self.console.encoding
+        printable = Text(text.encode(encoding, "backslashreplace").decode(encoding))
+        for pattern, colour in COLOURS.items():
+            printable.highlight_regex(pattern, colour)
+        return printable
 
     def _print(self, text: Text) -> None:
         self._attempt(self.console.print, text, soft_wrap=True)

@@ -112,6 +112,52 @@ def test_on_a_terminal_the_newest_figures_are_live():
     assert all(f"iter    {iteration}" in shown(terminal=True) for iteration in (17, 33))
 
 
+SAID = "warning: the policy's entropy is 0\nreturn 3.50, trial 0001 has diverged: NaN"
+
+
+def said(**options):
+    """What a console with these options writes of `SAID`."""
+    output = io.StringIO()
+    Progress(console=Console(file=output, width=200, highlight=False, **options)).say(SAID)
+    return output.getvalue()
+
+
+def test_a_terminal_shows_returns_warnings_and_failures_in_colour():
+    coloured = said(force_terminal=True, color_system="standard")
+    assert coloured == (
+        "\x1b[33mwarning:\x1b[0m the policy's entropy is 0\n"
+        "\x1b[32mreturn 3.50\x1b[0m, trial 0001 \x1b[31mhas diverged\x1b[0m: NaN\n"
+    )
+    live = io.StringIO()
+    console = Console(file=live, force_terminal=True, color_system="standard", width=200)
+    with Progress(console=console) as progress:
+        progress.show(RESULT, HEADLINE_METRICS, 1.0)
+    assert "\x1b[32mreturn    6.50\x1b[0m (agent1 12.00" in live.getvalue()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"force_terminal": False},
+        {"force_terminal": True, "color_system": "standard", "no_color": True},
+    ],
+    ids=["file", "pipe", "NO_COLOR"],
+)
+def test_without_a_terminal_and_with_no_color_there_is_no_colour(options):
+    assert said(**options) == f"{SAID}\n"
+
+
+def test_the_variable_no_color_takes_the_colours_of_a_trainings_console(monkeypatch, capsys):
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm")
+    Progress().say(SAID)
+    assert "\x1b[33mwarning:" in capsys.readouterr().out
+    monkeypatch.setenv("NO_COLOR", "1")
+    Progress().say(SAID)
+    assert capsys.readouterr().out == f"{SAID}\n"
+
+
 def test_a_narrow_terminal_folds_the_live_line_rather_than_hiding_the_time_left():
     live = shown(terminal=True, width=60).split("iter    33")[1].split("iter")[0]
     assert "1 s left" in live
