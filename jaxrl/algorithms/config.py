@@ -30,6 +30,7 @@ from jaxrl.algorithms.task_settings import HOST_TASKS, TaskSettings
 from jaxrl.algorithms.validators import DEFAULT_SIZES, resolve_sizes
 from jaxrl.core import words
 from jaxrl.core.curriculum import with_curriculum
+from jaxrl.core.displayed_settings import DisplayedSettings
 from jaxrl.core.env import MultiAgentEnvironment, lift
 from jaxrl.core.env_contract import require_trainable
 from jaxrl.core.errors import AnswersOtherWords, UsageError, brief, unknown_name
@@ -153,9 +154,14 @@ class Setup(NamedTuple):
     idle: tuple[PolicyId, ...] = ()  # named by the configuration, and playing nobody
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class AlgorithmConfig(
-    NetworkSettings, ActingSettings, TaskSettings, RolloutSettings, AnswersOtherWords
+    DisplayedSettings,
+    NetworkSettings,
+    ActingSettings,
+    TaskSettings,
+    RolloutSettings,
+    AnswersOtherWords,
 ):
     """The settings of any algorithm: one object, or one dict of the same names.
 
@@ -197,16 +203,6 @@ class AlgorithmConfig(
         self.check_tasks(plays=not self.is_offline)
         self.check_together()
         self._check_per_policy()
-
-    def __repr__(self) -> str:
-        from jaxrl.algorithms.config_display import call_of
-
-        return call_of(self)
-
-    def _repr_html_(self) -> str:
-        from jaxrl.algorithms.config_display import config_display
-
-        return config_display(self).html
 
     def __getitem__(self, name: str) -> Any:
         """The setting of a name, as of RLlib's configurations."""
@@ -272,6 +268,12 @@ class AlgorithmConfig(
     def for_policy(self, policy: PolicyId) -> Self:
         """This configuration as `policy` sees it: its own settings in place of the common ones."""
         return self.replace(per_policy=(), **self._settings_of(policy))
+
+    @classmethod
+    def defaults(cls) -> dict[str, Any]:
+        """Every setting's default by name."""
+        fields = dataclasses.fields(cls)
+        return {field.name: field.default for field in fields} | cls.sizes({}, DEFAULT_SIZES)
 
     @classmethod
     def numbers(cls) -> dict[str, Any]:

@@ -114,8 +114,9 @@ def _environments() -> Iterator[str]:
 
 def _can_be_used(scheme: str, point: EntryPoint) -> bool:
     """Returns whether a scheme is another package's, or one of ours whose library is installed."""
-    is_ours = point.value.startswith("jaxrl.")
-    return not is_ours or is_installed(PACKAGES.get(scheme, scheme))
+    if not point.value.startswith("jaxrl."):
+        return True
+    return is_installed(PACKAGES.get(scheme, scheme))
 
 
 def registered_in(

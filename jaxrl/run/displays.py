@@ -1,31 +1,18 @@
-"""Trainers, policies, runs and results as a notebook shows them."""
+"""Trainers, policies and runs as a notebook shows them."""
 
-from collections.abc import Mapping
 from typing import Any
 
 from jaxrl.algorithms.base import environment_line, idle_lines, policy_lines
-from jaxrl.algorithms.config_display import config_display
 from jaxrl.core.displays import Display
-from jaxrl.core.errors import brief
 from jaxrl.core.plan import Line
+from jaxrl.core.settings_display import settings_display
 from jaxrl.models.model import model_table, num_parameters
 from jaxrl.run.logging.console import agent_returns, duration
 from jaxrl.run.logging.result_rows import read_result
-from jaxrl.run.results import ENV_STEPS, ITERATIONS, RETURN, Result, flatten, lookup
+from jaxrl.run.result_display import figures_of
+from jaxrl.run.results import RETURN, flatten, lookup
 from jaxrl.run.storage.json_lines import whole_lines
 from jaxrl.run.storage.runs import METRICS
-
-FIGURES = (  # (label, path, form) of the results that most people look at
-    ("iteration", ITERATIONS, "{:,}"),
-    ("steps", ENV_STEPS, "{:,}"),
-    ("return", RETURN, "{:.2f}"),
-    ("length", "env_runners/episode_len_mean", "{:.1f} steps"),
-    ("evaluation", f"evaluation/{RETURN}", "return {:.2f}"),
-    ("speed", "perf/env_steps_per_s", "{:,.0f} steps/s"),
-)
-AGENT_RETURNS = "env_runners/agent_episode_returns_mean"
-NUMBER = int | float
-MOST_SHOWN = 10  # numbers of a list
 
 
 def trainer_display(trainer: Any) -> Display:
@@ -35,16 +22,20 @@ def trainer_display(trainer: Any) -> Display:
     trained = f"{lifetime.num_env_steps:,} of {total:,} steps"
     if lifetime.time_total_s:
         trained += f" in {duration(lifetime.time_total_s)}"
-    lines = [
+    lines: list[Line] = [
         ("run folder", trainer.run_dir or "none, nothing is written"),
         environment_line(config),
         *policy_lines(trainer.algorithm),
         *idle_lines(config),
         ("trained", trained),
     ]
+    result = trainer.last_result or {}
+    lines += figures_of(dict(flatten(result)), (RETURN, f"evaluation/{RETURN}"))
+    by_agent = agent_returns(lookup(result, "env_runners/agent_episode_returns_mean") or {})
+    if by_agent:
+        lines.append(("by agent", by_agent))
     title = f"{type(trainer).__name__} of {config.env_name}"
-    lines += _figures(trainer.last_result or {}, ("return", "evaluation"))
-    return Display(title, lines, folded=config_display(config))
+    return Display(title, lines, folded=settings_display(config))
 
 
 def policy_display(policy: Any) -> Display:
@@ -57,13 +48,13 @@ def policy_display(policy: Any) -> Display:
         lines += [("from", policy.origin.source), ("environment", policy.origin.env_name)]
     if policy.agents:
         lines.append(("plays", ", ".join(policy.agents)))
-    if policy.remembers:
-        lines.append(("memory", "of earlier observations: say where episodes begin"))
     lines += [
         ("observations", policy.observation_space),
         ("actions", policy.action_space),
         ("network", f"{network}, {num_parameters(model):,} parameters"),
     ]
+    if policy.remembers:
+        lines.append(("memory", "of earlier observations: say where episodes begin"))
     layers = Display("its parameters", [(None, model_table(model))])
     return Display(f"Policy {policy.name}", lines, folded=layers)
 
@@ -77,37 +68,5 @@ def run_display(run: Any) -> Display:
     newest = b""
     for _, line in whole_lines(run.run_dir / METRICS):
         newest = line
-    result = read_result(newest)
-    return Display(f"Run of {env_name}", [*lines, *_figures(result or {})])
-
-
-def result_display(result: Result) -> Display:
-    """A result: the figures that most people look at, and folded below them all the others."""
-    every = [(path, _shown(value)) for path, value in flatten(result)]
-    if ITERATIONS not in result and lookup(result, RETURN) is None:  # a part of a result
-        return Display("Result", every)
-    folded = Display(f"all {len(every)} results, by their paths", every)
-    return Display("Result", _figures(result), folded=folded)
-
-
-def _figures(result: Mapping[str, Any], labels: tuple[str, ...] = ()) -> list[Line]:
-    """The lines of a result's figures, of all or of those with these labels.
-
-    A log may hold anything: what is no number is left out.
-    """
-    lines: list[Line] = []
-    for label, path, form in FIGURES:
-        value = lookup(result, path)
-        if isinstance(value, NUMBER) and (not labels or label in labels):
-            lines.append((label, form.format(value)))
-    returns = lookup(result, AGENT_RETURNS)
-    if isinstance(returns, Mapping) and len(returns) > 1:
-        numbers = {name: value for name, value in returns.items() if isinstance(value, NUMBER)}
-        lines.append(("by agent", agent_returns(numbers)))
-    return lines
-
-
-def _shown(value: Any) -> Any:
-    if isinstance(value, list) and len(value) > MOST_SHOWN:
-        return f"{len(value):,} values, the last {brief(value[-1])}"
-    return value
+    lines += figures_of(dict(flatten(read_result(newest) or {})))
+    return Display(f"Run of {env_name}", lines)

@@ -69,9 +69,9 @@ class ResultTree(dict):
         raise UnknownResult(str(unknown_result("result", str(name), paths)))
 
     def _repr_html_(self) -> str:
-        from jaxrl.run.displays import result_display
+        from jaxrl.run.result_display import result_display
 
-        return result_display(self).html
+        return result_display(dict(flatten(self))).html
 
 
 def return_path(config: AlgorithmConfig) -> str:

@@ -7,7 +7,9 @@ from xml.etree import ElementTree
 import pytest
 
 import jaxrl
-from jaxrl.run.results import ResultTree
+from jaxrl.run import results
+from jaxrl.run.result_display import FIGURES
+from jaxrl.run.results import ResultTree, flatten
 
 
 def lines_of(shown):
@@ -61,6 +63,8 @@ def test_a_run_shows_the_figures_of_its_newest_result(run, trained):
     assert title == "Run of arena" and lines["run folder"] == str(run)
     assert lines["iteration"] == "3" and lines["steps"] == "192"
     assert lines["return"] == f"{trained.last_result['env_runners']['episode_return_mean']:.2f}"
+    (run / "metrics.jsonl").unlink()
+    assert "return" not in lines_of(jaxrl.load_run(run))[1]
 
 
 @pytest.mark.parametrize(
@@ -88,3 +92,9 @@ def test_a_result_shows_its_figures_and_folds_every_path(trained):
 def test_a_part_of_a_result_shows_all_of_its_paths():
     _, lines, folded = lines_of(ResultTree(a=1, b={"c": list(range(20))}))
     assert lines == {"a": "1", "b/c": "20 values, the last 19"} and folded is None
+
+
+def test_the_figures_are_paths_of_a_result(trained):
+    paths = {path for path, _ in flatten(trained.last_result)}
+    assert paths >= {path for path in FIGURES if not path.startswith("evaluation/")}
+    assert FIGURES.keys() >= {results.ITERATIONS, results.ENV_STEPS, results.RETURN}

@@ -116,12 +116,12 @@ def _other_than_built_in(config: PPOConfig) -> list[Line]:
         total_env_steps=config.total_env_steps,
     )
     policy, *_ = models
-    mine, chosen = config.for_policy(policy), make(per_policy=models).for_policy(policy)
+    present, chosen = config.for_policy(policy), make(per_policy=models).for_policy(policy)
     built_in = make().for_policy(policy)
     differing = []
     for name in sorted(set(field_names(config)) - {*NETWORK, "free_log_std", "per_policy"}):
         if getattr(chosen, name) != getattr(built_in, name):
-            if getattr(mine, name) != getattr(chosen, name):
+            if getattr(present, name) != getattr(chosen, name):
                 return []  # these are not the settings of `fast`
             differing.append(f"{name}={getattr(built_in, name)!r}")
     if not differing:

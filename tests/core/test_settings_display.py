@@ -5,7 +5,7 @@ from xml.etree import ElementTree
 import pytest
 
 from jaxrl import BCConfig, PPOConfig
-from jaxrl.algorithms.config_display import changed_settings, config_display
+from jaxrl.core.settings_display import changed_settings, settings_display
 from tests.algorithms.reinforce import ReinforceConfig
 
 
@@ -56,4 +56,4 @@ def test_a_notebook_shows_what_differs_and_folds_the_defaults():
     settings = PPOConfig().to_dict()
     assert len(names) + 2 == len(settings)
     assert folded.find("summary").text == f"{len(names)} settings have their defaults"
-    assert config_display(PPOConfig()).title == "PPOConfig of no environment"
+    assert settings_display(PPOConfig()).title == "PPOConfig of no environment"
