@@ -10,8 +10,10 @@ from typing import Any
 
 from jaxrl.core.plan import Line
 
-LEFT = "text-align: left; vertical-align: top; padding: 2px 12px 2px 0"
-LONG = "white-space: pre-wrap; overflow-wrap: anywhere"
+STYLE = (
+    ".jaxrl td, .jaxrl th {text-align: left; vertical-align: top; padding: 2px 12px 2px 0; "
+    "white-space: pre-wrap; overflow-wrap: anywhere}"
+)
 
 
 @dataclass(frozen=True)
@@ -32,7 +34,8 @@ class Display:
     @property
     def html(self) -> str:
         """The display as HTML."""
-        return f"<div><strong>{html.escape(self.title)}</strong>{self._body}</div>"
+        title = f"<strong>{html.escape(self.title)}</strong>"
+        return f'<div class="jaxrl"><style>{STYLE}</style>{title}{self._body}</div>'
 
     @property
     def _body(self) -> str:
@@ -53,7 +56,7 @@ def _labelled(line: Line) -> str:
     """A row of a label and its text, or of a whole line, which keeps its columns."""
     label, text = line
     if label is None:
-        return f'<td colspan="2" style="{LEFT}"><pre>{html.escape(str(text))}</pre></td>'
+        return f'<td colspan="2"><pre>{html.escape(str(text))}</pre></td>'
     return f"{_cell(label, 'th')}{_cell(text, 'td')}"
 
 
@@ -66,4 +69,4 @@ def _rows(rows: Sequence[Sequence[Any]]) -> Iterable[str]:
 
 
 def _cell(value: Any, kind: str) -> str:
-    return f'<{kind} style="{LEFT}; {LONG}">{html.escape(str(value))}</{kind}>'
+    return f"<{kind}>{html.escape(str(value))}</{kind}>"
