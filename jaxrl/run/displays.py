@@ -41,8 +41,6 @@ def trainer_display(trainer: Any) -> Display:
 def policy_display(policy: Any) -> Display:
     """A policy: its spaces, its network and where it comes from."""
     model = policy.policy_spec.model
-    hiddens = " x ".join(map(str, getattr(model, "hiddens", ())))
-    network = f"{type(model).__name__} {hiddens}".strip()
     lines: list[Line] = []
     if policy.origin is not None:
         lines += [("from", policy.origin.source), ("environment", policy.origin.env_name)]
@@ -51,12 +49,27 @@ def policy_display(policy: Any) -> Display:
     lines += [
         ("observations", policy.observation_space),
         ("actions", policy.action_space),
-        ("network", f"{network}, {num_parameters(model):,} parameters"),
+        ("network", f"{layers_of(model)}, {num_parameters(model):,} parameters"),
     ]
     if policy.remembers:
         lines.append(("memory", "of earlier observations: say where episodes begin"))
     layers = Display("its parameters", [(None, model_table(model))])
     return Display(f"Policy {policy.name}", lines, folded=layers)
+
+
+def layers_of(model: Any) -> str:
+    """`64 x 64, LSTM of 256`: the sizes of a built-in network, or the name of a user's."""
+    torso = getattr(model, "torso", model)
+    hiddens = getattr(getattr(torso, "mlp", torso), "hiddens", None)
+    if hiddens is None:
+        return getattr(model, "name", type(model).__name__)
+    parts = []
+    for filters, kernel, _ in getattr(torso, "conv_filters", ()):
+        parts.append(f"{filters} filters of {kernel} x {kernel}")
+    parts.append(" x ".join(map(str, hiddens)) or "no hidden layer")
+    if hasattr(model, "core"):
+        parts.append(f"{type(model.core).__name__} of {model.core.num_outputs}")
+    return ", ".join(parts)
 
 
 def run_display(run: Any) -> Display:

@@ -7,7 +7,10 @@ from xml.etree import ElementTree
 import pytest
 
 import jaxrl
+from jaxrl import PPOConfig
+from jaxrl.core.spaces import Box, Discrete
 from jaxrl.run import results
+from jaxrl.run.displays import layers_of
 from jaxrl.run.result_display import FIGURES
 from jaxrl.run.results import ResultTree, flatten
 
@@ -48,9 +51,36 @@ def test_a_policy_shows_its_spaces_its_network_and_where_it_is_from(run, trained
     assert lines["observations"] == "MultiDiscrete(nvec=(16, 16))"
     assert lines["actions"] == "Discrete(n=4)"
     # Two networks, of policy and value: 32 + 1 times 8, then 8 + 1 times 4 and times 1.
-    assert lines["network"] == "MLP 8, 573 parameters"
+    assert lines["network"] == "8, 573 parameters"
     assert "573" in "".join(folded.itertext())
     assert lines_of(trained.get_policy("pol1"))[1]["from"] == "the trainer"
+
+
+@pytest.mark.parametrize(
+    ("settings", "layers"),
+    [
+        ({"fcnet_hiddens": (64, 32)}, "64 x 32"),
+        ({"fcnet_hiddens": ()}, "no hidden layer"),
+        ({"fcnet_hiddens": (8,), "use_lstm": True, "lstm_cell_size": 16}, "8, LSTM of 16"),
+        ({"fcnet_hiddens": (8,), "use_attention": True}, "8, Attention of 64"),
+        (
+            {"conv_filters": ((16, 3, 2), (8, 2, 1)), "fcnet_hiddens": (64,)},
+            "16 filters of 3 x 3, 8 filters of 2 x 2, 64",
+        ),
+        ({"model": "tests.probes:Curious"}, "Curious"),
+    ],
+)
+def test_a_policys_network_is_shown_by_its_sizes_or_by_a_users_name_of_it(settings, layers):
+    image = Box(0, 1, (10, 10, 4)) if "conv_filters" in settings else Box(0, 1, (4,))
+    spec = PPOConfig(**settings).policy_spec("p", image, Discrete(2))
+    assert layers_of(spec.model) == layers
+
+
+def test_a_network_that_says_nothing_of_its_sizes_is_shown_by_its_class():
+    class Linear:
+        """A model of another package's algorithm."""
+
+    assert layers_of(Linear()) == "Linear"
 
 
 def test_a_policy_that_nobody_knows_the_origin_of_is_shown_without(trained):
