@@ -49,7 +49,7 @@ def checkpoints(name: str, words: Sequence[str]) -> Any:
 
 CHECKPOINTS = any_value(checkpoints, None, True, "best|last|N")
 # Settings of several commands.
-CHECKPOINT = setting("last", "best, last, or an iteration", CHECKPOINTS)
+CHECKPOINT = setting("last", "the checkpoint: best, last, or an iteration", CHECKPOINTS)
 EXPLORE = setting(False, "sample actions; False: the likeliest ones", flag)
 SEED = setting(
     None, "seed of the episodes; None: the run's evaluation_seed", count(0, UINT32, optional=True)
@@ -125,13 +125,13 @@ class RenderOptions:
         f"{EPISODE} in the run's folder",
         text_of("FILE"),
     )
-    episode: int = setting(0, "which episode of the seed", count(0))
-    episodes: int = setting(1, "how many episodes, from --episode on; of a page", count())
+    episode: int = setting(0, "number of the episode, or of the first, from 0", count(0))
+    episodes: int = setting(1, "episodes, from --episode on; several for a page alone", count())
     explore: bool = EXPLORE
     checkpoint: Any = setting(
         "last",
-        "best, last, or an iteration; of a page also untrained, and several, side by side: "
-        "untrained,best,last",
+        "the checkpoint: best, last, or an iteration; of a page also untrained, and several, side "
+        "by side: untrained,best,last",
         CHECKPOINTS,
     )
     seed: Any = SEED
