@@ -136,7 +136,7 @@ def main() -> None:
     for file, classes in KEYWORDS.items():
         path = DOCS.parent / file
         path.write_text(with_keywords(path.read_text(encoding="utf-8"), classes), encoding="utf-8")
-    for path in sorted(DOCS.glob("*.md")):
+    for path in sorted(DOCS.rglob("*.md")):
         page = path.read_text(encoding="utf-8")
         path.write_text(with_tables(page), encoding="utf-8")
 

@@ -18,7 +18,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "benchmarks"
-PAGES = [ROOT / "README.md", FOLDER / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", FOLDER / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 IN_A_PAGE = re.compile(r"`(?:[^`]*\s)?python\s+benchmarks/(\w+)\.py\b([^`]*)`")
 IN_A_SCRIPT = re.compile(r"^    (?:pip.*&& )?python benchmarks/(\w+)\.py\b(.*)$", re.MULTILINE)
 OPTIONAL = re.compile(r"\[(--[^\]]*)\]")

@@ -28,7 +28,7 @@ from jaxrl.run.recorder import Recorder
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
-PAGES = [ROOT / "README.md", *sorted(DOCS.glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
 RUN = Path("runs/arena/20261121-120000-s0")  # in the folder in which the blocks run
 WIDTH = 100
 SHORTER = {  # what a block says, and what the test runs
@@ -47,6 +47,11 @@ VERBS = {
     "watch.py": "watch",
     "episodes.py": "episodes",
 }
+
+
+def name_of(page):
+    """`experiments/arena.md` of a page of the documentation."""
+    return page.relative_to(DOCS if page.is_relative_to(DOCS) else ROOT).as_posix()
 
 
 def blocks(text):
@@ -141,12 +146,12 @@ WITH_PYTHON = [page for page in PAGES if "```python" in page.read_text(encoding=
 
 
 def skip_without_extras(page):
-    for package in NEEDS.get(page.name, ()):
-        pytest.importorskip(package, reason=f"{page.name} is about an extra")
+    for package in NEEDS.get(name_of(page), ()):
+        pytest.importorskip(package, reason=f"{name_of(page)} is about an extra")
 
 
 @pytest.mark.docs
-@pytest.mark.parametrize("page", WITH_PYTHON, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", WITH_PYTHON, ids=name_of)
 def test_the_python_blocks_of_a_page_run(page, home):
     skip_without_extras(page)
     run_page(page)
@@ -182,13 +187,13 @@ def imported_from_jaxrl(tree):
     return names
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_the_blocks_that_cannot_run_here_call_what_jaxrl_has(page):
     """Every name of jaxrl in them is there and takes the keywords that it is given."""
     found = [
         code for language, code, _ in blocks(page.read_text(encoding="utf-8")) if language == "py"
     ]
-    assert bool(found) == (page.name in NOT_RUN)
+    assert bool(found) == (name_of(page) in NOT_RUN)
     for tree in map(ast.parse, found):
         names = imported_from_jaxrl(tree)
         for node in ast.walk(tree):
@@ -283,7 +288,7 @@ def shell(folder, monkeypatch):
     return run
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_the_commands_of_a_page_are_accepted(page, shell):
     """Each is read and checked in full, its settings, environment and run; none trains here."""
     for command, words in commands(page.read_text(encoding="utf-8")):
@@ -307,7 +312,7 @@ def shorter(command, words):
 
 
 @pytest.mark.docs
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_the_commands_of_a_page_run(page, folder, arena_run, monkeypatch):
     """Each one on the same run of the arena, whatever those before it trained."""
     skip_without_extras(page)
@@ -354,7 +359,7 @@ def test_the_picture_leaves_out_an_arrow_that_follows_and_puts_a_folder_below_wh
     assert paths == [["run", HOUSE.Bend("run", "core", 1), "core"]]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_the_tables_of_a_page_are_those_of_the_code(page):
     """`python docs/tables.py` writes them."""
     text = page.read_text(encoding="utf-8")
@@ -421,7 +426,7 @@ def anchors_of(page):
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-@pytest.mark.parametrize("page", LINKED_FROM, ids=lambda page: page.relative_to(ROOT).as_posix())
+@pytest.mark.parametrize("page", LINKED_FROM, ids=name_of)
 def test_the_files_and_headings_that_a_page_links_to_exist(page):
     text = page.read_text(encoding="utf-8")
     links = re.findall(r"\]\(([^)#:\s]*)(?:#([^):]+))?\)", text)

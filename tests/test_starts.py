@@ -143,7 +143,7 @@ def installed(package):
 
 
 def test_every_extra_that_a_message_or_a_page_names_exists():
-    files = [*FILES, *(ROOT / "docs").glob("*.md"), ROOT / "README.md"]
+    files = [*FILES, *(ROOT / "docs").rglob("*.md"), ROOT / "README.md"]
     texts = [file.read_text(encoding="utf-8") for file in files if file.is_file()]
     named = {extra for text in texts for group in NAMED.findall(text) for extra in group.split(",")}
     assert len(named) > 5

@@ -2,7 +2,7 @@
 
 A program is plain JSON: calls with integers, from which observations and actions are made. So one
 program runs on this package's classes and on RLlib's, and its answers can be kept in a file.
-Programs avoid what RLlib's classes answer in two ways; docs/episodes.md lists it.
+Programs avoid what RLlib's classes answer in two ways; docs/rllib-episodes.md lists it.
 """
 
 import numpy as np

@@ -1,6 +1,6 @@
 """Random programs of episode calls, as JSON; `episode_programs` runs them.
 
-Programs avoid what RLlib's classes answer in two ways; docs/episodes.md lists it.
+Programs avoid what RLlib's classes answer in two ways; docs/rllib-episodes.md lists it.
 """
 
 from types import SimpleNamespace
