@@ -8,12 +8,12 @@ from pathlib import Path
 import jaxrl
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.append(str(ROOT / "docs"))  # for formulas.py
+sys.path.append(str(ROOT / "docs"))  # for the extensions beside this file
 
 project = "jaxrl"
 author = "the authors of jaxrl"
 release = version = jaxrl.__version__
-extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "formulas"]
+extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "formulas", "names_in_search"]
 exclude_patterns = ["_build"]
 
 highlight_language = "text"
@@ -21,6 +21,7 @@ smartquotes_action = "D"  # dashes, but quotes stay as they are: code in tables 
 
 html_theme = "furo"
 html_title = f"jaxrl {release}"
+html_search_scorer = str(ROOT / "docs" / "search_scores.js")
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
 html_show_sourcelink = False
