@@ -327,6 +327,60 @@ def test_the_commands_of_a_page_run(page, folder, arena_run, monkeypatch):
             COMMANDS[command](shorter(command, words))
 
 
+NOT_BY_EXAMPLE = {  # why a page does not begin with an example
+    "README.md": "two pictures come first",
+    "benchmarks.md": "benchmarks/README.md, whole",
+    "changelog.md": "CHANGELOG.md, whole",
+    "command-line.md": "the table of commands comes first",
+    "notebooks.md": "there are two ways, which it tells apart first",
+}
+FIRST_WORDS, FIRST_SENTENCE = 60, 40  # within so many words
+FENCE = re.compile(r"^```(?!\{)", re.MULTILINE)
+
+
+def opening(text):
+    """(first sentence, words before the first block) of a page, below its title."""
+    _, _, text = text.partition("\n")
+    paragraph = text.strip().partition("\n\n")[0]
+    assert re.match(r"[\w`*\[]", paragraph), "a page begins with a sentence"
+    sentence = re.split(r"(?<=[.:])\s", paragraph)[0]
+    assert sentence.endswith((".", ":")), sentence
+    return sentence, len(text[: FENCE.search(text).start()].split())
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_a_page_says_in_a_sentence_what_it_is_for_and_soon_shows_it(page):
+    if name_of(page) in NOT_BY_EXAMPLE:
+        return
+    sentence, words = opening(page.read_text(encoding="utf-8"))
+    assert len(sentence.split()) <= FIRST_SENTENCE
+    assert words <= FIRST_WORDS
+
+
+def test_a_page_without_a_sentence_or_with_a_late_example_is_found():
+    assert opening("# T\n\nHow to train. More.\n\n```bash\nx\n```\n") == ("How to train.", 4)
+    for text in ("# T\n\n## Part\n\n```bash\nx\n```\n", "# T\n\n| a | b |\n\n```bash\nx\n```\n"):
+        with pytest.raises(AssertionError):
+            opening(text)
+    assert opening("# T\n\nA. " + "word " * 60 + "\n\n```bash\nx\n```\n")[1] > FIRST_WORDS
+
+
+COMMAND_FILES = "|".join(map(re.escape, (*VERBS, "plot.py", "train_bc.py")))
+SCRIPT = re.compile(rf"(?<![\w/])(?:scripts/)?(?:{COMMAND_FILES})\b")
+WITH_SCRIPTS = {  # why a page names the commands' scripts
+    "README.md": "its first command needs no shell that knows `jaxrl`",
+    "command-line.md": "it says which script is which command",
+    "replay.md": "its commands are still those of the scripts",
+}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_commands_are_written_in_one_form(page):
+    """`jaxrl train`, not `python scripts/train_ppo.py`."""
+    found = SCRIPT.findall(page.read_text(encoding="utf-8"))
+    assert bool(found) == (name_of(page) in WITH_SCRIPTS), found
+
+
 def made_by(script):
     """A script of docs/ as a module."""
     spec = importlib.util.spec_from_file_location(script, DOCS / f"{script}.py")
