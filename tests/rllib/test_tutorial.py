@@ -16,7 +16,7 @@ from flax import linen as nn
 DOCS = Path(__file__).parents[2] / "docs"
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 CHANGED = re.compile(r"^(?P<indent> *)# RLlib: (?P<line>.*)\n.*\n?", re.MULTILINE)
-ANEW = "## What you write again"
+ANEW = "## What you have to rewrite"
 
 IMPORTS = """
 # RLlib: from ray.rllib.env.multi_agent_env import MultiAgentEnv
