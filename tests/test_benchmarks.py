@@ -20,6 +20,7 @@ ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "benchmarks"
 PAGES = [ROOT / "README.md", FOLDER / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 IN_A_PAGE = re.compile(r"`(?:[^`]*\s)?python\s+benchmarks/(\w+)\.py\b([^`]*)`")
+IN_A_BLOCK = re.compile(r"^python benchmarks/(\w+)\.py\b(.*)$", re.MULTILINE)
 IN_A_SCRIPT = re.compile(r"^    (?:pip.*&& )?python benchmarks/(\w+)\.py\b(.*)$", re.MULTILINE)
 OPTIONAL = re.compile(r"\[(--[^\]]*)\]")
 PLACES = {  # what a page writes for a folder, a case or settings of the reader's own
@@ -42,7 +43,7 @@ SCRIPTS = sorted({path.stem for path in FOLDER.glob("*.py")} - PARTS)
 
 def commands():
     """(script, its words) of every command that a page or a script names."""
-    texts = [(IN_A_PAGE, page) for page in PAGES]
+    texts = [(pattern, page) for pattern in (IN_A_PAGE, IN_A_BLOCK) for page in PAGES]
     texts += [(IN_A_SCRIPT, FOLDER / f"{script}.py") for script in SCRIPTS]
     for pattern, path in texts:
         for script, rest in pattern.findall(path.read_text(encoding="utf-8")):
