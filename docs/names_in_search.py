@@ -21,6 +21,7 @@ from jaxrl.core.foreign_names import LIBRARIES, SETTINGS, names_of
 COLUMN_OF_NAMES = {"reason": 1}  # by a table's first title; the first column in all others
 
 STATISTIC = "<statistic>"
+ROW = "-row"  # search_scores.js takes a name out of what stands before it
 
 
 class NamesInSearch(SphinxTransform):
@@ -40,14 +41,12 @@ class NamesInSearch(SphinxTransform):
                 self._enter_name(name)
 
     def _enter_name(self, literal: nodes.literal) -> None:
-        name = literal.astext()
-        number = sum(id_.startswith(f"{nodes.make_id(name)}-row") for id_ in self.document.ids)
-        place = nodes.target(ids=[f"{nodes.make_id(name)}-row{number or ''}"])
-        self.document.set_id(place)
-        entries = [("single", each, place["ids"][0], "main", None) for each in written_out(name)]
-        literal.parent.insert(
-            literal.parent.index(literal), [addnodes.index(entries=entries), place]
-        )
+        for name in written_out(literal.astext()):
+            number = sum(id_.startswith(f"{name}{ROW}") for id_ in self.document.ids)
+            place = nodes.target(ids=[f"{name}{ROW}{number or ''}"])
+            self.document.set_id(place)
+            entry = addnodes.index(entries=[("single", name, place["ids"][0], "main", None)])
+            literal.parent.insert(literal.parent.index(literal), [entry, place])
 
 
 def written_out(name: str) -> list[str]:
