@@ -66,7 +66,8 @@ def main() -> None:
     lines = []
     for program in arguments.programs:
         for version in checkouts:
-            repeats = [row for row in rows if (row["program"], row["version"]) == (program, version)]
+            which = {"program": program, "version": version}
+            repeats = [row for row in rows if which.items() <= row.items()]
             seconds = [
                 report.spread([row[name] for row in repeats], ".1f")
                 for name in ("traced_s", "compiled_s")
