@@ -31,6 +31,13 @@ def site(folder, *files):
     """The address of a folder, which gets some files of the repository."""
     for file in (*FILES, *files):
         shutil.copy(ROOT / file, folder)
+    with serving_files(folder) as address:
+        yield address
+
+
+@contextlib.contextmanager
+def serving_files(folder):
+    """The address at which a folder's files are."""
     handler = functools.partial(Quiet, directory=folder)
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()

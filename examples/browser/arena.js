@@ -98,13 +98,38 @@ async function play(players, coins, pause) {
   return states;
 }
 
+// An agent that a person steers: it goes where the last arrow key points, from the first one on.
+
+const ARROWS = { ArrowUp: 0, ArrowRight: 1, ArrowDown: 2, ArrowLeft: 3 };
+const LOOKS = { agent1: "the blue explorer", agent2: "the orange hunter" };
+
+async function steered(players, agent) {
+  const index = Object.keys(LOOKS).indexOf(agent);
+  if (index < 0) throw Error(`play=${agent}: choose ${Object.keys(LOOKS).join(" or ")}`);
+  let action;
+  show(reset());
+  byId("numbers").textContent = `You are ${LOOKS[agent]}: an arrow key begins.`;
+  await new Promise((begin) => addEventListener("keydown", (event) => {
+    if (!(event.key in ARROWS)) return;
+    event.preventDefault();
+    action = ARROWS[event.key];
+    begin();
+  }));
+  const act = async (...seen) => (await players.act(...seen)).with(index, action);
+  return { ...players, act };
+}
+
 async function main() {
-  const players = await makePlayers();
-  const chosen = new URLSearchParams(location.search).get("coins"); // for a certain episode
-  const coins = chosen
+  const words = new URLSearchParams(location.search);
+  const chosen = words.get("coins"), played = words.get("play");
+  const coins = chosen // for a certain episode
     ? Array.from(chosen, (coin) => coin === "1")
     : Array.from({ length: STEPS }, () => Math.random() < 0.5);
-  const states = await play(players, coins, chosen ? 0 : MILLISECONDS);
+  const policies = await makePlayers();
+  const players = played ? await steered(policies, played) : policies;
+  const pause = played ? 2 * MILLISECONDS : MILLISECONDS;
+  const states = await play(players, coins, chosen ? 0 : pause);
+  if (played) byId("numbers").textContent += ". Reload the page to play again.";
   document.body.dataset.states = JSON.stringify(states.map(({ positions }) => positions));
   document.body.dataset.returns = JSON.stringify(states[states.length - 1].returns);
 }

@@ -4,33 +4,53 @@ import json
 import os
 import shutil
 import subprocess
-from pathlib import Path
 
 import pytest
 
 pytest.importorskip("websockets", reason="the extra `serving`")
 pytest.importorskip("msgspec", reason="the extra `serving`")
 
-from tests.arena_page import COINS, arena_policies, check_page, site
+from tests.arena_page import COINS, ROOT, arena_policies, check_page, serving_files
 from tests.replay.browser import MISSING, Browser
 from tests.serving.served import serving
 
 in_a_browser = pytest.mark.skipif(MISSING is not None, reason=str(MISSING))
 in_node = pytest.mark.skipif(shutil.which("node") is None, reason="Node.js is not installed")
-ROOT = Path(__file__).parents[2]
+YOU, DOWN_KEY = "You are the blue explorer: an arrow key begins.", "\ue015"  # of WebDriver
 CLIENT = "client/javascript/jaxrl-client.js"
-PAGE = ("examples/browser/served.html", "examples/browser/served_players.js", CLIENT)
+PAGE = "examples/browser/served.html"
 
 
 @in_a_browser
 def test_the_served_arena_plays_an_episode_as_jaxrl_does(tmp_path):
-    folder, policies = tmp_path / "site", arena_policies()
-    folder.mkdir()
-    with site(folder, *PAGE) as address, serving(*policies, origins=(address,)) as server:
-        page = f"{address}/served.html?server={server.address}"
+    policies = arena_policies()
+    with serving_files(ROOT) as address, serving(*policies, origins=(address,)) as server:
+        page = f"{address}/{PAGE}?server={server.address}"
         check_page(page, tmp_path / "profile", policies)
         counts = server.counts
     assert (counts["actions"], counts["ended"], counts["refused"]) == (len(COINS), 1, 0)
+
+
+@in_a_browser
+def test_a_person_plays_an_agent_of_the_served_arena_by_the_arrow_keys(tmp_path):
+    """From the top left corner the explorer goes down, too far from the hunter to be stopped."""
+    policies = arena_policies()
+    with serving_files(ROOT) as address, serving(*policies, origins=(address,)) as server:
+        browser = Browser(tmp_path / "profile")
+        numbers = "return document.getElementById('numbers').textContent"
+        try:
+            page = f"{address}/{PAGE}?server={server.address}&coins={'1' * 8}&play="
+            browser.open(f"{page}agent1")
+            browser.wait(lambda: browser.run(numbers) == YOU)
+            browser.press(DOWN_KEY)
+            states = browser.wait(lambda: browser.run("return document.body.dataset.states"))
+            assert "Reload the page" in browser.run(numbers)
+            browser.open(f"{page}agent3")
+            browser.wait(lambda: "choose agent1 or agent2" in browser.run(numbers))
+        finally:
+            browser.close()
+    explorer = [positions[0] for positions in json.loads(states)]
+    assert explorer == [10 * step for step in range(9)]
 
 
 ERRORS = """
@@ -57,12 +77,10 @@ const attempt = async (call) => {
 
 @in_a_browser
 def test_the_javascript_client_says_what_the_server_refuses(tmp_path):
-    folder = tmp_path / "site"
-    folder.mkdir()
-    with site(folder, *PAGE) as address, serving(origins=(address,)) as server:
+    with serving_files(ROOT) as address, serving(origins=(address,)) as server:
         browser = Browser(tmp_path / "profile")
         try:
-            browser.open(f"{address}/served.html?server={server.address}")
+            browser.open(f"{address}/{PAGE}?server={server.address}")
             said = browser.run_async(ERRORS, server.address)
         finally:
             browser.close()
