@@ -43,7 +43,7 @@ MAY_IMPORT = {
     "play": {*BELOW_RUN, "episodes", "outside", "run"},
     "cluster": {*BELOW_RUN, "run"},
     "export": {*BELOW_RUN, "run", "play"},
-    "replay": {*BELOW_RUN, "run", "play"},
+    "replay": {*BELOW_RUN, "run", "play", "sweeps"},
     "sweeps": {*BELOW_RUN, "run", "play"},
     "serving": {*BELOW_RUN, "episodes", "run", "outside", "outside/workers", "export"},
     "rllib": {

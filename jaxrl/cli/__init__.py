@@ -6,13 +6,14 @@ from jaxrl.cli.plot import plot
 from jaxrl.cli.serve import serve
 from jaxrl.cli.sweep import run_sweep
 from jaxrl.cli.train import train_bc, train_ppo
-from jaxrl.cli.watch import watch
+from jaxrl.cli.watch import report, watch
 
 __all__ = [
     "episodes",
     "evaluate",
     "plot",
     "render",
+    "report",
     "run_sweep",
     "serve",
     "train_bc",

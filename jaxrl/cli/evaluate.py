@@ -250,9 +250,18 @@ def _outcome(recording: EpisodeRecording) -> str:
 
 
 def run_command(
-    name: str, description: str, defaults: Any, argv: Sequence[str] | None, play: Callable
+    name: str,
+    description: str,
+    defaults: Any,
+    argv: Sequence[str] | None,
+    play: Callable,
+    find: Callable = runs.resolve,
 ) -> None:
-    """Reads RUN and flags, and plays; mistakes end the process with one line."""
+    """Reads RUN and flags, and plays; mistakes end the process with one line.
+
+    Args:
+        find: gives the folder that a path means, such as the newest for `runs/arena/latest`.
+    """
     argv, prog = list(sys.argv[1:] if argv is None else argv), program(name)
     flags = play_flags(defaults)
     try:
@@ -262,7 +271,7 @@ def run_command(
         if len(paths) != 1:
             got = f", not {' and '.join(map(repr, paths))}" if paths else ""
             raise UsageError(f"name one run's folder{got}: {command(name)} runs/...")
-        run = str(runs.resolve(run_path(paths[0])))
+        run = str(find(run_path(paths[0])))
         settings = read_flags(texts, flags)
         cache = settings.pop("compile_cache", CompileFlags.compile_cache)
         options = dataclasses.replace(defaults, **settings)

@@ -1,4 +1,4 @@
-"""The command `jaxrl`: train, evaluate, render, export, serve, watch, plot, sweep, episodes."""
+"""The command `jaxrl`: train, evaluate, render, export, serve, watch, plot and more."""
 
 import platform
 import sys
@@ -15,7 +15,7 @@ from jaxrl.cli.plot import PlotOptions, plot
 from jaxrl.cli.serve import ServeOptions, serve
 from jaxrl.cli.sweep import run_sweep, sweep_flags
 from jaxrl.cli.train import train_flags, train_ppo
-from jaxrl.cli.watch import WatchOptions, watch
+from jaxrl.cli.watch import ReportOptions, WatchOptions, report, watch
 from jaxrl.core.errors import UsageError, unknown_name
 from jaxrl.run.logging.console import print_answer
 
@@ -27,6 +27,7 @@ COMMANDS = {
     "export": export,
     "serve": serve,
     "watch": watch,
+    "report": report,
     "plot": plot,
     "sweep": run_sweep,
     "episodes": episodes,
@@ -43,6 +44,7 @@ def all_flags() -> dict[str, dict[str, Flag]]:
         "export": play_flags(ExportOptions()),
         "serve": play_flags(ServeOptions()),
         "watch": play_flags(WatchOptions()),
+        "report": play_flags(ReportOptions()),
         "plot": flags_of(PlotOptions()),
         "sweep": sweep_flags(),
         "episodes": flags_of(EpisodesOptions()),
@@ -60,7 +62,8 @@ usage: jaxrl COMMAND [flags]
   jaxrl export RUN --out model.onnx
                                   write a policy of a run for other programs
   jaxrl serve RUN                 let other programs ask the policies of a run for actions
-  jaxrl watch RUN                 show a run in the browser while it trains
+  jaxrl watch RUN                 show a run or a sweep in the browser, also while it trains
+  jaxrl report RUN                write that page as one HTML file, to send or to keep
   jaxrl plot RUN [RUN ...]        draw the learning curves of runs, side by side
   jaxrl sweep --env arena --grid lr=1e-4,1e-3 --seeds 4
                                   train many settings and seeds at once

@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,7 +14,7 @@ from jaxrl.core.fields import setting, without
 from jaxrl.core.plan import labelled
 from jaxrl.core.words import shown_as
 from jaxrl.run.command_line import program
-from jaxrl.run.logging.comparison import compared, label_of, paper, varied_settings
+from jaxrl.run.logging.comparison import compared, grouped, label_of, paper, varied_settings
 from jaxrl.run.logging.console import print_answer
 from jaxrl.run.logging.curves import Curves, source_line
 from jaxrl.run.logging.figures import figure, save_figure
@@ -116,11 +115,8 @@ def groups_of(runs: list[Path], facts: list[dict[str, Any]]) -> dict[str, list[i
 
     A label has the settings in which the groups differ; a run's path where no two are together.
     """
-    groups: dict[str, tuple[dict[str, Any], list[int]]] = {}
-    for i, fact in enumerate(facts):
-        settings = {"env": fact["env_name"], **without(fact["config"], {"seed"})}
-        groups.setdefault(json.dumps(settings, sort_keys=True), (settings, []))[1].append(i)
-    settings, members = zip(*groups.values(), strict=True)
+    every = [{"env": fact["env_name"], **without(fact["config"], {"seed"})} for fact in facts]
+    settings, members = zip(*grouped(every), strict=True)
     labels = list(map(functools.partial(label_of, names=varied_settings(settings)), settings))
     if len(members) in (1, len(runs)) or max(map(len, labels)) > LONGEST_LABEL:
         labels = labels_of([runs[first] for first, *_ in members])

@@ -1,55 +1,40 @@
-// A run while it trains: what the server of the page knows, every two seconds.
+// The page of a run or a sweep while it trains: what the server knows, every two seconds.
 
 const LOOK = 2000; // milliseconds
+let compared = false, hurry = () => {};
 
-function paintCurves(panels) {
-  const place = byId("curves");
-  if (place.hidden === panels.length > 0) {
-    place.hidden = !panels.length;
-    if (data) fit();
-  }
-  while (place.children.length < panels.length) {
-    const frame = element(place, "div");
-    element(frame, "h4");
-    element(frame, "canvas");
-  }
-  panels.forEach(({ title, lines }, index) => {
-    const [head, canvas] = place.children[index].children;
-    const isTotal = ({ name }) => name === "return";
-    const [xs, ys] = ["xs", "ys"].map((axis) => lines.flatMap((line) => line[axis]));
-    const others = lines.filter((line) => !isTotal(line));
-    const role = (line) => (isTotal(line) ? "ink" : agentRole(others.indexOf(line)));
-    head.textContent = `${title} `;
-    const drawn = lines.map((line) => ({ ...line, role: role(line), thin: !isTotal(line) }));
-    for (const { name, role } of drawn.length > 1 ? drawn : []) {
-      const entry = element(head, "small");
-      entry.textContent = ` ${isTotal({ name }) ? "sum" : name.split("/").pop()} `;
-      entry.style.color = color(role);
-    }
-    chart(canvas, drawn, { span: [0, most(xs)], range: [least(ys), most(ys)] });
-  });
-}
+const rest = () => new Promise((done) => { hurry = done; setTimeout(done, LOOK); });
 
 async function follow() {
-  for (let known = 0; ; await new Promise((done) => setTimeout(done, LOOK))) {
+  for (let known = 0, shows = false; ; await rest()) {
     let live;
     try {
-      live = await (await fetch(`live?episode=${known}`)).json();
+      const asked = `live?episode=${shows === compared ? known : 0}&compared=${Number(compared)}`;
+      live = await (await fetch(asked)).json();
     } catch {
-      byId("note").textContent = "the server has ended";
+      byId("note").textContent = "the server has ended; this is what it showed last";
       continue;
     }
-    const underWay = data && time > 0 && time < steps(); // it is seen to its end first
-    if (live.episode && !underWay) {
+    const underWay = shows === compared && data && time > 0 && time < steps(); // seen to its end
+    if (live.episode && live.number !== known && !underWay) {
       known = live.number;
       await take(live.episode);
       autoplay();
     }
-    byId("title").textContent = document.title = live.title;
-    byId("note").textContent = live.note;
+    shows = compared;
+    showOverview(live);
+    byId("which").hidden = !live.compares;
     document.body.dataset.number = known;
-    paintCurves(live.curves);
   }
 }
 
+const [newest, several] = byId("which").children;
+for (const [button, value] of [[newest, false], [several, true]]) {
+  button.onclick = () => {
+    compared = value;
+    newest.setAttribute("aria-pressed", !value);
+    several.setAttribute("aria-pressed", value);
+    hurry();
+  };
+}
 follow();

@@ -29,6 +29,7 @@ from jaxrl.replay.drawings import Drawings, drawings_of, observations_drawn
 from jaxrl.replay.packing import Packer
 
 ENDING = ".html"
+PLAYER = ("player.css", "painting.js", "player.js")  # the files of a replay page
 MAX_BYTES = 16_000_000  # of a page
 MAX_AGENTS = 16  # whose numbers are shown
 MAX_ACTIONS, MAX_ELEMENTS = 64, 8  # whose probabilities, or means, are shown
@@ -78,9 +79,9 @@ def check_name(path: str | Path) -> Path:
     """The path of a page, before any episode is played for it."""
     path = Path(path)
     if path.suffix != ENDING:
-        raise UsageError(f"replay page {str(path)!r}: the name must end in {ENDING}")
+        raise UsageError(f"page {str(path)!r}: the name must end in {ENDING}")
     if not path.parent.is_dir():
-        raise UsageError(f"replay page {str(path)!r}: there is no folder {path.parent}")
+        raise UsageError(f"page {str(path)!r}: there is no folder {path.parent}")
     return path
 
 
@@ -95,30 +96,38 @@ def make_replay(columns: Sequence[Column], *, first: int = 0, note: str = "") ->
         UsageError: drawings that break a rule, or a page of more than `MAX_BYTES`.
     """
     page = page_of(replay_data(columns, first=first, note=note))
+    check_size(page, columns)
+    return Replay(tuple(columns), page)
+
+
+def check_size(page: str, columns: Sequence[Column]) -> None:
+    """Refuses a page of more than `MAX_BYTES`."""
     if len(page) > MAX_BYTES:
         steps = sum(recording.num_steps for recording in _recordings(columns))
         raise UsageError(
-            f"the replay page would have {len(page) / 1e6:.0f} MB for {steps:,} steps, and at most "
+            f"the page would have {len(page) / 1e6:.0f} MB for {steps:,} steps, and at most "
             f"{MAX_BYTES / 1e6:.0f} MB are allowed: choose fewer episodes or checkpoints, or a "
             "smaller max_steps"
         )
-    return Replay(tuple(columns), page)
 
 
 def _recordings(columns: Sequence[Column]) -> list[EpisodeRecording]:
     return list(itertools.chain.from_iterable(column.recordings for column in columns))
 
 
-def page_of(data: dict[str, Any] | None) -> str:
-    """The player with these data; without any the one that asks a server for them."""
+def page_of(data: Any, files: Sequence[str] = PLAYER) -> str:
+    """A page of these styles and scripts, which reads the data as JSON.
+
+    Args:
+        files: in `jaxrl/replay`, as `PLAYER` and others of `jaxrl.replay.run_pages`.
+    """
     folder = resources.files("jaxrl.replay")
-    read = lambda name: (folder / name).read_text(encoding="utf-8")
+    read = lambda name: folder.joinpath(name).read_text(encoding="utf-8")
     text = json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
-    scripts = ["painting.js", "player.js"]
-    if data is None:
-        scripts.append("live.js")
-    page = read("player.html").replace("@STYLE@", read("player.css"), 1)
-    page = page.replace("@SCRIPT@", "\n".join(map(read, scripts)), 1)
+    page = read("player.html")
+    for mark, ending in (("@STYLE@", ".css"), ("@SCRIPT@", ".js")):
+        parts = [read(name) for name in files if name.endswith(ending)]
+        page = page.replace(mark, "\n".join(parts), 1)
     return page.replace("@DATA@", text, 1)
 
 

@@ -270,4 +270,4 @@ function autoplay() {
 }
 
 const written = JSON.parse(byId("data").textContent);
-if (written) take(written).then(autoplay);
+if (written?.episodes) take(written).then(autoplay);

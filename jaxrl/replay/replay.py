@@ -11,7 +11,7 @@ from jaxrl.algorithms.config import AlgorithmConfig
 from jaxrl.core.errors import UsageError, brief
 from jaxrl.core.fields import count, takes
 from jaxrl.models.policy_spec import PolicyWeights
-from jaxrl.play.host_episodes import Players
+from jaxrl.play.host_episodes import EpisodeRange, Players
 from jaxrl.play.load import OtherGame, open_run
 from jaxrl.play.recording import MAX_SHOWN_STEPS, episodes_to_show, record_episodes
 from jaxrl.play.replayed_episode import recordings_in, refuse_settings_of_play
@@ -82,18 +82,28 @@ def replay(
         source = runs.resolve(run_path(getattr(source, "run_dir", source)))
         note = source.name
         loading = {"config": config, "game": OtherGame(env_args), "trust": trust}
-        checkpoints = _checkpoints(checkpoint)
+        checkpoints = checkpoints_in(checkpoint)
         played = {which: players_of_run(source, which, loading) for which in checkpoints}
     if seed is None:
         shown = dataclasses.replace(shown, seed=next(iter(played.values())).seed)
+    return make_replay(columns_of(played, shown), first=episode, note=note)
+
+
+def columns_of(played: Mapping[str | int, Players], shown: EpisodeRange) -> list[Column]:
+    """The episodes of several checkpoints, {which: its policies}, that start alike."""
     columns = []
     for which, players in played.items():
         recordings = tuple(record_episodes(players, shown))
         columns.append(Column(players.name, recordings, _note(which)))
-    return make_replay(columns, first=episode, note=note)
+    return columns
 
 
-def _checkpoints(checkpoint: Any) -> list[Any]:
+def checkpoints_in(checkpoint: Any) -> list[Any]:
+    """The checkpoints that somebody names: one, or a list.
+
+    Raises:
+        UsageError: something else, none, or more than `MAX_COLUMNS`.
+    """
     which = checkpoint if isinstance(checkpoint, list | tuple) else [checkpoint]
     for name in which:
         if isinstance(name, bool) or not isinstance(name, str | int):

@@ -18,6 +18,7 @@ SCRIPTS = {
     "sweep": "sweep.py",
     "serve": "serve.py",
     "watch": "watch.py",
+    "report": "report.py",
 }
 
 

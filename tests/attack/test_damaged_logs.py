@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import jaxrl
-from jaxrl.replay.server import LiveRun
+from jaxrl.replay.live_run import LiveRun
 from jaxrl.run.logging.curves import Curves
 from jaxrl.run.logging.result_rows import read_result
 from jaxrl.run.logging.text_logs import start_after

@@ -8,7 +8,7 @@ import pytest
 
 import jaxrl
 from jaxrl.cli.plot import PlotOptions, runs_in, write_plot
-from jaxrl.replay.server import LiveRun
+from jaxrl.replay.live_run import LiveRun
 from jaxrl.run.storage import checkpoint, runs
 from tests.attack.test_forged_sweeps import refused_or_done
 from tests.programs import SMALL_REINFORCE

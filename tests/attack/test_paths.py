@@ -23,7 +23,8 @@ from jaxrl.core.spaces import Box
 from jaxrl.episodes import EpisodeWriter, MultiAgentEpisode, SingleAgentEpisode, read_episodes
 from jaxrl.episodes.minari_datasets import to_minari
 from jaxrl.export.numpy_policy import NumpyPolicy
-from jaxrl.replay.server import LiveRun, LiveServer
+from jaxrl.replay.live_run import LiveRun
+from jaxrl.replay.server import LiveServer
 from jaxrl.run.logging.wandb import _known_id
 from jaxrl.run.storage import checkpoint, run_folder, runs
 from jaxrl.serving.server import ServerSettings

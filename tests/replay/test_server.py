@@ -12,7 +12,9 @@ import pytest
 
 from jaxrl import Trainer
 from jaxrl.cli import watch
-from jaxrl.replay.server import HOST, LiveRun, LiveServer, curves_data
+from jaxrl.replay.curve_panels import run_panels
+from jaxrl.replay.live_run import LiveRun
+from jaxrl.replay.server import HOST, LiveServer
 from jaxrl.run.logging.curves import Curves
 from tests.messages import refusal
 from tests.programs import SMALL_ARENA
@@ -54,7 +56,7 @@ def test_the_curves_and_an_episode_of_the_newest_checkpoint_follow_the_training(
     assert "iteration 1, 64 steps" in live["note"] and "no checkpoint yet" in live["note"]
     trainer.train()
     trainer.save()
-    server.run.play_newest()
+    server.run.play()
     live = json.loads(ask(server, "/live?episode=0")[2])
     assert "iteration 2, 128 steps" in live["note"] and "checkpoint" not in live["note"]
     returns = live["curves"][0]
@@ -62,7 +64,7 @@ def test_the_curves_and_an_episode_of_the_newest_checkpoint_follow_the_training(
     track = live["episode"]["episodes"][0]["tracks"][0]
     assert track["steps"] == 20 and live["number"] == 1
     assert json.loads(ask(server, "/live?episode=1")[2])["episode"] is None  # it is known
-    server.run.play_newest()
+    server.run.play()
     assert json.loads(ask(server, "/live?episode=1")[2])["number"] == 1  # nothing is new
 
 
@@ -133,9 +135,10 @@ def test_many_lines_of_a_panel_are_shown_as_their_mean():
     for step in (1, 2):
         episodes = {"episode_return_mean": 36.0, "agent_episode_returns_mean": agents}
         curves.add([{"num_env_steps_sampled_lifetime": step, "env_runners": episodes}])
-    (panel,) = curves_data(curves, ())
-    assert [line["name"] for line in panel["lines"]] == ["return", "mean of 9"]
-    assert panel["lines"][1]["ys"] == [4.0, 4.0]
+    (panel,) = run_panels(curves, ())
+    assert [line["name"] for line in panel["lines"]] == ["sum", "mean of 9"]
+    mean = panel["lines"][1]
+    assert (mean["ys"], mean["low"], mean["high"]) == ([4.0, 4.0], [0.0, 0.0], [8.0, 8.0])
 
 
 def test_a_port_in_use_and_a_run_that_is_not_there_are_said_in_one_line(server, capsys, tmp_path):

@@ -1,6 +1,7 @@
 """Figures of several runs: a line each, or for the seeds of one setting their median in a band."""
 
 import itertools
+import json
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -43,7 +44,7 @@ def compared(groups: Groups, panels: Sequence[Panel], title: str, footer: str = 
         caption += ", evaluations as dots"
     finish(returns, caption)
     for axis, panel in zip(others, panels, strict=True):
-        one_line = _against_all if panel.name == WIN_RATE else _mean_line
+        one_line = _against_all if panel.name == WIN_RATE else mean_line
         lines = _lines(groups, lambda series, panel=panel: of_kind(series, panel.name), one_line)
         every = dict(enumerate(itertools.chain.from_iterable(lines.values())))
         logarithmic = not panel.linear and spans_decades(every)
@@ -79,6 +80,14 @@ def paper(groups: Groups) -> Any:
     return drawn
 
 
+def grouped(settings: Sequence[Mapping[str, Any]]) -> list[tuple[Mapping[str, Any], list[int]]]:
+    """[(settings, which have them)]: equal ones are together, in the order of the first."""
+    groups: dict[str, tuple[Mapping[str, Any], list[int]]] = {}
+    for i, values in enumerate(settings):
+        groups.setdefault(json.dumps(values, sort_keys=True), (values, []))[1].append(i)
+    return list(groups.values())
+
+
 def varied_settings(settings: Sequence[Mapping[str, Any]]) -> dict[str, int]:
     """{setting: how many values it takes} of those that take several; None where one has none."""
     found = {}
@@ -100,14 +109,15 @@ def _brief(value: Any) -> str:
 
 def band_name(groups: Groups) -> str:
     """The name of a line and its band: median and range, or quartiles."""
-    return f"median and {'quartiles' if _has_quartiles(groups) else 'range'}"
+    return f"median and {'quartiles' if has_quartiles(groups) else 'range'}"
 
 
 def _has_seeds(groups: Groups) -> bool:
     return max(map(len, groups.values())) > 1
 
 
-def _has_quartiles(groups: Groups) -> bool:
+def has_quartiles(groups: Groups) -> bool:
+    """Returns whether every group has so many seeds that quartiles say more than a range."""
     return min(map(len, groups.values())) >= FEWEST_FOR_QUARTILES
 
 
@@ -132,7 +142,7 @@ def _draw(
 ) -> None:
     for (label, lines), colour in zip(found.items(), itertools.cycle(COLOURS)):
         if len(lines) > 1:
-            seeds_line(axis, lines, colour, label, quartiles=_has_quartiles(groups))
+            seeds_line(axis, lines, colour, label, quartiles=has_quartiles(groups))
         elif lines:
             smoothed_line(axis, *lines, colour, label, logarithmic=logarithmic)
 
@@ -154,7 +164,8 @@ def _against_all(lines: Mapping[str, Series]) -> Series | None:
     return lines.get(EVERYBODY)
 
 
-def _mean_line(lines: Mapping[str, Series]) -> Series | None:
+def mean_line(lines: Mapping[str, Series]) -> Series | None:
+    """The mean of a run's lines, such as those of its policies; None where there are none."""
     if not lines:
         return None
     steps, values = aligned(lines.values())
