@@ -1,5 +1,6 @@
 """`jaxrl train` and its scripts: a training from the command line, new or resumed."""
 
+import contextlib
 import dataclasses
 import sys
 import time
@@ -107,6 +108,9 @@ class RunFlags(CompileFlags):
     profile: bool = setting(
         False, "measure at the end how long sampling and learning take in an iteration", flag
     )
+    watch: bool = setting(
+        False, "open a page in the browser that shows the run while it trains", flag
+    )
     observation_space: Any = setting(
         None,
         "of --env external or godot: 'Box(-1, 1, 4)', 'Discrete(5)', or {'agent1': Box(...), ...} "
@@ -187,7 +191,8 @@ def _train(argv: Sequence[str], algorithm: str) -> None:
             iteration = trainer.lifetime.training_iteration
             where.append(("resumed", f"after iteration {iteration:,}"))
         say(f"{order.table}{plan}\n{laid_out(where)}")
-        trainer.fit()
+        with _page(order, trainer):
+            trainer.fit()
         if order.profile and not trainer.interrupt.heard:
             trainer.profile()
     except UsageError as error:
@@ -212,6 +217,15 @@ def _train(argv: Sequence[str], algorithm: str) -> None:
     say(summary(trainer, f"{duration(time.perf_counter() - started)} {whole}"))
     if failed:
         sys.exit(f"{program('train')}: {failed}")
+
+
+def _page(order: TrainOptions, trainer: Trainer) -> contextlib.AbstractContextManager:
+    """The page of the run while it trains, if it is asked for."""
+    if not (order.watch and trainer.processes.is_leader):
+        return contextlib.nullcontext()
+    from jaxrl.cli.watching import shown_while_training
+
+    return shown_while_training(trainer.run_dir, trainer.progress.say)
 
 
 def train_flags(config: AlgorithmConfig | None = None, algorithm: str = "ppo") -> dict[str, Flag]:

@@ -90,7 +90,7 @@ class CurvePanel {
         { ...axis, grid: { show: false }, size: 24, space: 60, values: (_, at) => at.map(short) },
         { ...axis, grid, size: 46, gap: 4, space: 26, filter, values },
       ],
-      cursor: { y: false, sync: { key: "steps" }, drag: { x: true, y: false } },
+      cursor: { y: false, points: { show: false }, sync: { key: "steps" }, drag: { x: true, y: false } },
       hooks: {
         setCursor: [(plot) => this.tell(plot.cursor.idx)],
         setSelect: [({ select }) => { this.isZoomed = this.isZoomed || select.width > 0; }],

@@ -1,0 +1,111 @@
+"""Process beside `jaxrl train --watch` that serves the run's page and opens it in the browser.
+
+It can do the training no harm: it has a lower priority and only reads the run's folder. It ends
+when the pipe from the training is closed, also where that was killed.
+"""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import jax
+
+from jaxrl.cli.browser import open_page
+from jaxrl.cli.flags import find_modules_here
+from jaxrl.cli.watch import lower_priority
+from jaxrl.core.errors import UsageError, one_line
+from jaxrl.core.plan import labelled
+from jaxrl.replay.run_pages import open_folder
+from jaxrl.replay.server import PORT, LiveServer
+
+LAST_LOOK_SECONDS = 5.0  # after the training, in which open pages ask once more
+
+
+class WatchingProcess:
+    """The process that serves the page of a run; as a context, while it trains.
+
+    Args:
+        folder: of the run.
+        say: prints a line, such as the page's address once it is served.
+    """
+
+    def __init__(self, folder: Path, say: Callable[[str], None]):
+        self._say = say
+        # In a session of its own: Ctrl-C is for the training, which then ends this as well.
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", __name__, str(folder)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            start_new_session=True,
+        )
+        threading.Thread(target=self._repeat, daemon=True).start()
+
+    def __enter__(self) -> "WatchingProcess":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with contextlib.suppress(OSError):  # it has ended already
+            self._process.stdin.close()
+
+    def _repeat(self) -> None:
+        """Says what the process says."""
+        with self._process.stdout as lines:
+            for line in lines:
+                self._say(line.rstrip())
+        self._process.wait()
+
+
+def shown_while_training(
+    folder: Path, say: Callable[[str], None]
+) -> contextlib.AbstractContextManager:
+    """A `WatchingProcess`, or a line that says why there is none."""
+    try:
+        return WatchingProcess(folder, say)
+    except OSError as error:
+        say(f"the page of the run cannot be shown: {one_line(error)}")
+        return contextlib.nullcontext()
+
+
+def main(folder: str) -> None:
+    """Serves the page of a run until the pipe from the training is closed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    jax.config.update("jax_platforms", "cpu")  # an accelerator belongs to the training
+    find_modules_here()
+    try:
+        server = _server_of(folder)
+    except UsageError as error:
+        print(f"the page of the run cannot be shown: {error}", flush=True)
+        return
+    print(labelled("look at", f"{server.address}   while it trains"), flush=True)
+    open_page(server.address)
+    lower_priority()
+    threading.Thread(target=_end_with_training, daemon=True).start()
+    server.serve()
+
+
+def _server_of(folder: str) -> LiveServer:
+    """A server on the usual port, or on any that is free: several trainings may be watched."""
+    watched = open_folder(folder, trust=True)  # the training has imported the same code
+    try:
+        return LiveServer(watched, PORT)
+    except UsageError:
+        return LiveServer(watched, 0)
+
+
+def _end_with_training() -> None:
+    with contextlib.suppress(OSError, ValueError):
+        sys.stdin.read()
+    time.sleep(LAST_LOOK_SECONDS)
+    os._exit(0)  # Python's own end would wait for a program that JAX compiles
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
