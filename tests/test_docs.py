@@ -45,6 +45,7 @@ VERBS = {
     "sweep.py": "sweep",
     "serve.py": "serve",
     "watch.py": "watch",
+    "report.py": "report",
     "episodes.py": "episodes",
 }
 
@@ -230,7 +231,7 @@ STARTS = {
     "jaxrl.cli.plot": ("write_plot",),
     "jaxrl.cli.sweep": ("sweep", "resume_sweep"),
     "jaxrl.cli.serve": ("_serve",),
-    "jaxrl.cli.watch": ("_watch",),
+    "jaxrl.cli.watch": ("_report", "_watch"),
 }
 NOT_HERE = [  # other processes, devices, the cache of compiled programs, wandb
     ("jaxrl.cli.train", "join"),
@@ -296,8 +297,8 @@ def test_the_commands_of_a_page_are_accepted(page, shell):
 
 
 def runs_here(command, words):
-    """Whether it needs neither other machines nor somebody who ends it."""
-    waits = {"--coordinator", "external", "godot"}
+    """Whether it needs neither other machines nor a browser nor somebody who ends it."""
+    waits = {"--coordinator", "--watch", "external", "godot"}
     return command not in ("serve", "watch") and not waits & set(words)
 
 

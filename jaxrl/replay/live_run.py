@@ -147,7 +147,7 @@ def progress(result: Mapping[str, Any], planned: Any) -> list[str]:
 
 
 def silence(log: Path) -> str:
-    """How long a log has not grown; empty while it grows."""
+    """The time since a log has grown, in words; empty while it grows."""
     try:
         seconds = time.time() - log.stat().st_mtime
     except OSError:

@@ -9,7 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from jaxrl.core.errors import UsageError
+from jaxrl.core.errors import UsageError, one_line
 from jaxrl.replay.live_run import LiveRun
 from jaxrl.replay.live_sweep import LiveSweep
 from jaxrl.replay.run_pages import live_page
@@ -24,6 +24,7 @@ HEADERS = {
     "Referrer-Policy": "no-referrer",
     "X-Content-Type-Options": "nosniff",
 }
+NOTHING = {"title": "", "warnings": [], "plan": [], "source": "", "curves": [], "number": 0}
 
 
 class LiveServer(ThreadingHTTPServer):
@@ -85,7 +86,10 @@ class LiveHandler(BaseHTTPRequestHandler):
             if not page_episode.isdecimal() or len(page_episode) >= 10:
                 page_episode = "0"
             compared = asked.get("compared") == ["1"]
-            status = self.server.run.status(int(page_episode), compared=compared)
+            try:
+                status = self.server.run.status(int(page_episode), compared=compared)
+            except UsageError as error:  # a file of the sweep that was damaged meanwhile
+                status = {**NOTHING, "note": one_line(error)}
             content = json.dumps(status, separators=(",", ":"), allow_nan=False).encode()
             self._answer(HTTPStatus.OK, "application/json", content)
         else:

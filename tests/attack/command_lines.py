@@ -115,7 +115,7 @@ TAKEN = {
     | {
         "algorithm": set(),
         "tuned": FLAG,
-        **{name: FLAG for name in ("quiet", "verbose")},
+        **{name: FLAG for name in ("quiet", "verbose", "watch")},
         "rllib_config": set(),
         "ignore": set(),
         "stop_return": REAL | NOTHING,
@@ -185,7 +185,8 @@ TAKEN = {
         "godot_port": NATURAL | NOTHING,
         "checkpoint": set(),
     },
-    "watch": PLAYING | {"port": NATURAL},
+    "watch": PLAYING | {"port": NATURAL, "open": FLAG},
+    "report": PLAYING | {"out": NOTHING, "checkpoint": set()},
     "plot": {"out": set(), "title": TEXT},
     "episodes": {
         "show": {"0", "None"},

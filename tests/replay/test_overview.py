@@ -1,0 +1,137 @@
+"""The page of a run and of a sweep in a headless Chromium: curves, table, warnings, both themes."""
+
+import io
+import threading
+
+import pytest
+from PIL import Image
+
+from jaxrl.replay.live_run import LiveRun
+from jaxrl.replay.run_pages import write_report
+from jaxrl.replay.server import LiveServer
+from tests.replay.browser import MISSING, Browser
+from tests.replay.test_live_run import clipped, rewritten
+from tests.replay.test_live_sweep import make_sweep
+
+pytestmark = pytest.mark.skipif(MISSING is not None, reason=str(MISSING))
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    window = Browser(tmp_path_factory.mktemp("profile"))
+    yield window
+    window.close()
+
+
+def words(browser, selector):
+    return browser.run(
+        "return [...document.querySelectorAll(arguments[0])].map(e => e.textContent)", selector
+    )
+
+
+@pytest.fixture
+def sweep(browser, tmp_path):
+    """The report of a sweep of four trials, one of which did not begin."""
+    path = write_report(make_sweep(tmp_path / "sweep", [0.1, 0.2], finished=2), checkpoints=[])
+    return opened(browser, path)
+
+
+def opened(browser, path):
+    browser.show("light", (1200, 800))
+    browser.requests(), browser.complaints()
+    browser.open(path.as_uri())
+    browser.wait(lambda: words(browser, ".panel canvas") != [])
+    return path
+
+
+def hover(browser, share):
+    """Moves the mouse to a share of the first panel's width."""
+    browser.run(
+        "const plot = document.querySelector('.u-over'), box = plot.getBoundingClientRect();"
+        "const [clientX, clientY] = [box.left + arguments[0] * box.width, box.top + 20];"
+        "plot.dispatchEvent(new MouseEvent('mousemove', { clientX, clientY, bubbles: true }));",
+        share,
+    )
+
+
+def test_a_report_is_complete_without_a_network_and_has_no_errors(browser, sweep):
+    asked = [
+        address for address in browser.requests() if not address.startswith(("data:", "chrome"))
+    ]
+    assert asked == [sweep.as_uri()]
+    assert browser.complaints() == []
+
+
+def test_hovering_says_the_step_and_the_values_there_in_all_panels(browser, sweep):
+    legend = ".panel:first-child .legend b"
+    assert words(browser, legend) == ["20", "5"]  # the last medians: of 20, and of 0 and 10
+    hover(browser, 0.0)
+    browser.wait(lambda: words(browser, ".panel:first-child .step") == ["step 100"])
+    assert words(browser, legend) == ["6.667", "1.667"]  # a third of the way
+    steps = set(words(browser, ".step"))
+    assert steps == {"step 100"} and len(words(browser, ".step")) > 1
+    titles = browser.run("return [...document.querySelectorAll('.legend b')].map(b => b.title)")
+    assert titles[1] == "from 0 to 3.333"
+
+
+def test_a_click_on_a_columns_head_sorts_the_trials_and_another_turns_them(browser, sweep):
+    trials = lambda: words(browser, "#trials td:first-child")
+    assert trials() == ["0002", "0001", "0000", "0003"]  # by the score, what has none comes last
+    browser.click("#trials th:nth-child(1) button")
+    assert trials() == ["0000", "0001", "0002", "0003"]
+    browser.click("#trials th:nth-child(1) button")
+    assert trials() == ["0003", "0002", "0001", "0000"]
+    browser.click("#trials th:nth-child(3) button")  # seeds, the largest first
+    assert words(browser, "#trials td:nth-child(3)") == ["1", "1", "0", "0"]
+    sorts = browser.run("return document.querySelectorAll('th[aria-sort=descending]').length")
+    assert sorts == 1
+
+
+def test_a_phone_shows_the_page_without_scrolling_sideways(browser, sweep):
+    browser.show("light", (375, 800))
+    wide = "return document.documentElement.scrollWidth"
+    browser.wait(lambda: browser.run(wide) <= 375)
+    assert browser.run("return document.querySelector('.panel').clientWidth") > 300
+
+
+def test_the_curves_change_with_the_colour_scheme(browser, sweep):
+    def ink():
+        """The darkest and the lightest grey of the first panel."""
+        picture = Image.open(io.BytesIO(browser.picture())).convert("L")
+        return picture.crop((30, 70, 300, 250)).getextrema()
+
+    light = ink()
+    browser.show("dark")
+    browser.wait(lambda: ink()[0] < 60)
+    assert light[1] == 255 and ink()[1] < 255
+
+
+def test_the_live_page_follows_the_log_and_shows_warnings(browser, run):
+    rewritten(run, clipped, 3)
+    live = LiveRun(run)
+    live.play()
+    server = LiveServer(live, port=0)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        browser.show("light", (1200, 800))
+        browser.complaints()
+        browser.open(server.address)
+        browser.wait(lambda: "iteration 3" in words(browser, "#note")[0])
+        browser.wait(lambda: words(browser, "h2") != [])
+        assert words(browser, "#which button") == ["newest checkpoint", "untrained, best and last"]
+        assert words(browser, "#warnings li") == []
+        rewritten(run, clipped, 12)
+        browser.wait(lambda: "iteration 12" in words(browser, "#note")[0])
+        (warning,) = words(browser, "#warnings li")
+        assert "most value targets (90%) are clipped" in warning
+        assert browser.complaints() == []
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def test_names_from_a_folder_are_text_and_no_page_of_their_own(browser, tmp_path):
+    folder = make_sweep(tmp_path / "<img src=x onerror=alert(1)>", [0.1], finished=1)
+    opened(browser, write_report(folder, tmp_path / "report.html", checkpoints=[]))
+    assert "<img src=x" in words(browser, "#note")[0]
+    assert browser.run("return document.images.length") == 0
