@@ -5,6 +5,7 @@ its colour, and more: "smooth", its moving average; "low" and "high", the edges 
 "dots" or "dashes".
 """
 
+import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -67,9 +68,8 @@ def setting_panels(
     found = [_panel(title, _setting_lines(groups, score_line), note=note)]
     for panel in panels:
         lines = _setting_lines(groups, _line_for(panel))
-        of_policies = "mean over policies"
-        if panel.name == WIN_RATE:
-            of_policies = ""
+        several = panel.name != WIN_RATE and _has_policies(groups, panel)
+        of_policies = "mean over policies" * several
         values = {line["name"]: (np.array(line["xs"]), _floats(line["ys"])) for line in lines}
         logarithmic = not panel.linear and spans_decades(values)
         found.append(_panel(panel.title, lines, note=of_policies, logarithmic=logarithmic))
@@ -153,6 +153,12 @@ def _line_for(panel: Panel) -> Callable[[Mapping[str, Series]], Series | None]:
     if panel.name == WIN_RATE:
         return lambda series: series.get(f"{WIN_RATE}/{EVERYBODY}")
     return lambda series: mean_line(of_kind(series, panel.name))
+
+
+def _has_policies(groups: Groups, panel: Panel) -> bool:
+    """Returns whether a run has a panel's metric of several policies."""
+    every = itertools.chain.from_iterable(groups.values())
+    return any(len(of_kind(series, panel.name)) > 1 for series in every)
 
 
 def _rows(steps: np.ndarray) -> np.ndarray:

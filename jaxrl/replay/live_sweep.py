@@ -97,6 +97,15 @@ class LiveSweep:
         now = f"as of {datetime.now():%Y-%m-%d %H:%M}"
         return {**status, **found, "note": f"{status['note']} · {now}", "compares": False}, columns
 
+    @property
+    def _is_population(self) -> bool:
+        return self.plan["scheduler"] is not None
+
+    @property
+    def _kind(self) -> str:
+        """The noun for what is one line of the curves."""
+        return "trial" if self._is_population else "setting"
+
     def _trials(self) -> list[TrialState]:
         """Every trial; reads what is new in their logs."""
         self._read_results()
@@ -117,6 +126,8 @@ class LiveSweep:
             series, last = {**log.curves.series(), **log.scores.series()}, log.last
         settings, seed = planned["settings"], planned["seed"]
         if row is None:
+            if self._is_population and folder is not None:
+                settings = _present_settings(folder, settings)
             score = lookup(last, self.plan["metric"])
             status = PENDING if folder is None else RUNNING
             state = status, "", last, score if isinstance(score, int | float) else None
@@ -157,7 +168,7 @@ class LiveSweep:
     def _groups(self, trials: Sequence[TrialState]) -> dict[str, list[TrialState]]:
         """{label: the trials of a setting}; of a population, whose settings change, each alone."""
         settings = [trial.settings for trial in trials]
-        if self.plan["scheduler"] is not None:
+        if self._is_population:
             return {f"{trial.number:04d}": [trial] for trial in trials}
         varied = varied_settings(settings)
         return {
@@ -182,7 +193,7 @@ class LiveSweep:
             groups[label] = [trial.series for trial in members]
         title, note = self.plan["metric"].rpartition("/")[2], ""
         if number > len(ranked) == MOST_SETTINGS:
-            note = f"the best {MOST_SETTINGS} of {number} settings"
+            note = f"the best {MOST_SETTINGS} of {number} {self._kind}s"
         return setting_panels(groups, self._panels or (), SCORE, title, note)
 
     def _table(self, trials: Sequence[TrialState], roles: Mapping[int, str]) -> dict[str, Any]:
@@ -206,7 +217,7 @@ class LiveSweep:
         for label in itertools.islice(ranked, 1):
             scores = [trial.score for trial in ranked[label] if trial.score is not None]
             seeds = f", median of {len(scores)} seeds" if len(scores) > 1 else ""
-            parts.append(f"best setting {label}: {statistics.median(scores):.2f}{seeds}")
+            parts.append(f"best {self._kind} {label}: {statistics.median(scores):.2f}{seeds}")
         if finished < len(trials) and self._logs:
             logs = [silence(log.path) for log in self._logs.values()]
             parts.append(min(logs, key=len))  # empty while one of them grows
@@ -242,6 +253,25 @@ class LiveSweep:
             if has_checkpoint(trial.folder):
                 return trial
         return None
+
+
+def _present_settings(folder: Path, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a member of a population, which change while it trains."""
+    try:
+        config = run_folder.read(folder)["config"]
+    except UsageError:  # it is being written
+        return dict(settings)
+    found = dict(settings)
+    for name in settings:
+        first, dot, rest = name.partition(".")
+        place = config
+        if first == "env_args":
+            place, first = config.get("env_args"), rest
+        elif dot:
+            place, first = (config.get("per_policy") or {}).get(first), rest
+        if isinstance(place, dict) and first in place:
+            found[name] = place[first]
+    return found
 
 
 def _scored(steps: Sequence[float], scores: Sequence[float | None]) -> Series:

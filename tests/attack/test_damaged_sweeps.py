@@ -9,6 +9,7 @@ import pytest
 import jaxrl
 from jaxrl.cli.plot import PlotOptions, runs_in, write_plot
 from jaxrl.replay.live_run import LiveRun
+from jaxrl.replay.live_sweep import LiveSweep
 from jaxrl.run.storage import checkpoint, runs
 from tests.attack.test_forged_sweeps import refused_or_done
 from tests.programs import SMALL_REINFORCE
@@ -58,6 +59,7 @@ READERS = {
     "list": runs.contents,
     "resume": lambda folder: jaxrl.resume_sweep(folder, quiet=True, trust=True),
     "watch": lambda folder: LiveRun(runs.resolve(folder / "trials" / "0000")).status(0),
+    "watch the sweep": lambda folder: LiveSweep(folder).status(0),
     "results": lambda folder: jaxrl.load_run(folder / "trials" / "0000").results(),
     "plot": plotted,
 }

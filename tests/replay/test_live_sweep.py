@@ -80,10 +80,14 @@ def test_of_many_settings_the_best_eight_have_curves(tmp_path):
     assert status["trials"]["rows"][0]["role"] is None
 
 
-def test_a_member_of_a_population_is_a_line_of_its_own(tmp_path):
+def test_a_member_of_a_population_is_a_line_with_its_present_settings(tmp_path):
     sweep = make_sweep(tmp_path / "sweep", [0.1], finished=1, scheduler={})
-    lines = LiveSweep(sweep).status(0)["curves"][0]["lines"]
-    assert [line["name"] for line in lines] == ["0001", "0000"]
+    config = sweep / "trials" / "0001" / "config.json"
+    config.write_text(json.dumps({**json.loads(config.read_text()), "lr": 0.4}))
+    status = LiveSweep(sweep).status(0)
+    assert [line["name"] for line in status["curves"][0]["lines"]] == ["0001", "0000"]
+    assert [row["cells"][1] for row in status["trials"]["rows"]] == [0.1, 0.4]
+    assert "best trial 0001" in status["note"]
 
 
 def test_a_page_follows_a_sweep_as_trials_end(tmp_path):
