@@ -19,7 +19,7 @@ from jaxrl.replay.run_pages import REPORT, newest, open_folder, write_report
 from jaxrl.replay.server import PORT, LiveServer
 from jaxrl.run.logging.console import print_answer
 
-NICENESS = 10
+NICENESS = 10  # training goes first
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,19 +55,14 @@ def report(argv: Sequence[str] | None = None) -> None:
     run_command("report", report.__doc__, ReportOptions(), argv, _report, newest)
 
 
-def lower_priority() -> None:
-    """Has the training go first where both want the same processor."""
-    if hasattr(os, "nice"):
-        os.nice(NICENESS)
-
-
 def _watch(run: str, options: WatchOptions) -> None:
     server = LiveServer(open_folder(run, trust=options.trust), options.port)
     # A shell starts what it runs in the background deaf to Ctrl-C's signal.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if options.open:
         open_page(server.address)
-    lower_priority()
+    if hasattr(os, "nice"):
+        os.nice(NICENESS)
     try:
         print_answer(labelled("look at", f"{server.address}   (Ctrl-C ends this)"))
         server.serve()

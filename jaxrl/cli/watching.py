@@ -18,13 +18,16 @@ import jax
 
 from jaxrl.cli.browser import open_page
 from jaxrl.cli.flags import find_modules_here
-from jaxrl.cli.watch import lower_priority
+from jaxrl.cli.watch import NICENESS
 from jaxrl.core.errors import UsageError, one_line
 from jaxrl.core.plan import labelled
 from jaxrl.replay.run_pages import open_folder
 from jaxrl.replay.server import PORT, LiveServer
 
 LAST_LOOK_SECONDS = 5.0  # after the training, in which open pages ask once more
+# Of a low priority from its first import on, where the system has priorities.
+START = f"import os; getattr(os, 'nice', int)({NICENESS}); from {__name__} import main; main()"
+LOOK_AT = labelled("look at", "")
 
 
 class WatchingProcess:
@@ -39,7 +42,7 @@ class WatchingProcess:
         self._say = say
         # In a session of its own: Ctrl-C is for the training, which then ends this as well.
         self._process = subprocess.Popen(
-            [sys.executable, "-m", __name__, str(folder)],
+            [sys.executable, "-c", START, str(folder)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -56,10 +59,15 @@ class WatchingProcess:
             self._process.stdin.close()
 
     def _repeat(self) -> None:
-        """Says what the process says."""
+        """Says what the process says, and opens the address in it.
+
+        Not the process itself, from which the browser would have its low priority.
+        """
         with self._process.stdout as lines:
             for line in lines:
                 self._say(line.rstrip())
+                if line.startswith(LOOK_AT):
+                    open_page(line.split()[2])
         self._process.wait()
 
 
@@ -74,19 +82,17 @@ def shown_while_training(
         return contextlib.nullcontext()
 
 
-def main(folder: str) -> None:
-    """Serves the page of a run until the pipe from the training is closed."""
+def main() -> None:
+    """Serves the page of the run in `sys.argv` until the pipe from the training is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     jax.config.update("jax_platforms", "cpu")  # an accelerator belongs to the training
     find_modules_here()
     try:
-        server = _server_of(folder)
+        server = _server_of(sys.argv[1])
     except UsageError as error:
         print(f"the page of the run cannot be shown: {error}", flush=True)
         return
-    print(labelled("look at", f"{server.address}   while it trains"), flush=True)
-    open_page(server.address)
-    lower_priority()
+    print(f"{LOOK_AT}{server.address}   while it trains", flush=True)
     threading.Thread(target=_end_with_training, daemon=True).start()
     server.serve()
 
@@ -105,7 +111,3 @@ def _end_with_training() -> None:
         sys.stdin.read()
     time.sleep(LAST_LOOK_SECONDS)
     os._exit(0)  # Python's own end would wait for a program that JAX compiles
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

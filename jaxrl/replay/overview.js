@@ -28,7 +28,6 @@ class CurvePanel {
   constructor(place) {
     this.frame = element(place, "div", "panel");
     this.title = element(this.frame, "h4");
-    this.step = element(this.frame, "small", "step");
     this.note = element(this.frame, "small", "note");
     this.legend = element(this.frame, "p", "legend");
     this.canvas = element(this.frame, "div");
@@ -47,13 +46,14 @@ class CurvePanel {
       if (this.isZoomed) this.plot.redraw();
     } else {
       this.plot?.destroy();
-      this.form = form;
+      Object.assign(this, { form, step: null });
       this.title.textContent = title;
       this.note.textContent = note;
       this.buildLegend();
       this.plot = new uPlot(this.options(log, lines), data, this.canvas);
+      this.step = element(this.plot.over, "small", "step");
     }
-    this.tell();
+    if (this.plot.cursor.idx == null) this.tell();
   }
 
   buildLegend() {
@@ -87,12 +87,12 @@ class CurvePanel {
       legend: { show: false }, padding: [8, 12, 0, 0],
       scales: { x: { time: false }, y: { distr: log ? 3 : 1 } },
       axes: [
-        { ...axis, grid: { show: false }, size: 24, space: 60, values: (_, at) => at.map(short) },
+        { ...axis, grid: { show: false }, size: 24, space: 42, values: (_, at) => at.map(short) },
         { ...axis, grid, size: 46, gap: 4, space: 26, filter, values },
       ],
       cursor: { y: false, points: { show: false }, sync: { key: "steps" }, drag: { x: true, y: false } },
       hooks: {
-        setCursor: [(plot) => this.tell(plot.cursor.idx)],
+        setCursor: [({ cursor }) => this.tell(cursor.idx, cursor.left)],
         setSelect: [({ select }) => { this.isZoomed = this.isZoomed || select.width > 0; }],
         ready: [(plot) => plot.over.addEventListener("dblclick", () => { this.isZoomed = false; })],
       },
@@ -100,9 +100,13 @@ class CurvePanel {
   }
 
   // The values at a point of the plot; without one the last ones.
-  tell(index) {
-    const step = index === null || index === undefined ? Infinity : this.plot.data[0][index];
-    this.step.textContent = step === Infinity ? "" : `step ${step.toLocaleString("en")}`;
+  tell(index = null, left = 0) {
+    if (!this.step) return; // uPlot is still being made
+    const step = index === null ? Infinity : this.plot.data[0][index];
+    const isRight = left > this.plot.over.clientWidth / 2;
+    this.step.textContent = index === null ? "" : `step ${step.toLocaleString("en")}`;
+    this.step.style.left = `${left}px`;
+    this.step.style.transform = isRight ? "translateX(-100%)" : "";
     this.lines.forEach(({ xs, ys, low, high }, i) => {
       let last = xs.length - 1;
       while (last >= 0 && xs[last] > step) last--;

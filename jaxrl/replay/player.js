@@ -80,7 +80,7 @@ function buildColumn({ name, note }) {
   const cards = data.agents.map((agent, index) => buildAgent(agents, agent, index));
   const observation = element(numbers, "p", "observation");
   if (data.hidden_agents) element(numbers, "p", "", `and ${data.hidden_agents} more agents`);
-  return { stage, curve, sum, where, note, cards, observation };
+  return { column, stage, curve, sum, where, note, cards, observation };
 }
 
 function buildAgent(parent, agent, index) {
@@ -174,9 +174,12 @@ function show() {
 
 // Canvases as wide as their place allows, of the shape of what they show.
 function fit() {
-  const share = !byId("curves").hidden ? 0.5 : shown.length > 1 ? 0.44 : 0.72;
-  const tallest = Math.max(share * window.innerHeight, 240);
-  shown.forEach(({ stage }, c) => {
+  const share = shown.length > 1 ? 0.44 : 0.72;
+  shown.forEach(({ column, stage }, c) => {
+    column.style.removeProperty("--stage");
+    const above = stage.getBoundingClientRect().top + window.scrollY;
+    const room = byId("curves").hidden ? share * window.innerHeight : window.innerHeight - above - 84;
+    const tallest = Math.max(room, byId("curves").hidden ? 240 : 300);
     const { drawing, frames } = data.episodes[episode].tracks[c];
     const image = frames?.loaded[0];
     const size = drawing ? sizeOf(drawing) : [image.naturalWidth, image.naturalHeight];
@@ -184,6 +187,7 @@ function fit() {
     const width = Math.min(stage.parentElement.clientWidth, ratio * tallest);
     stage.style.width = `${width}px`;
     stage.style.height = `${width / ratio}px`;
+    column.style.setProperty("--stage", `${width}px`); // what is beside it takes the rest
   });
   dirty = true;
 }
@@ -260,6 +264,7 @@ byId("speed").value = 1;
 byId("play").onclick = () => play(!playing);
 byId("scrub").oninput = (event) => { play(false); go(Number(event.target.value)); };
 new ResizeObserver(() => data && fit()).observe(document.body);
+window.addEventListener("resize", () => data && fit());
 matchMedia("(prefers-color-scheme: dark)").onchange = () => { palette = {}; dirty = true; };
 requestAnimationFrame(tick);
 

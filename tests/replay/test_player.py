@@ -94,8 +94,8 @@ def test_a_page_that_is_opened_plays_and_space_pauses_though_the_button_was_clic
 
 
 def test_several_episodes_have_buttons_and_a_click_on_the_chart_goes_there(browser, opened):
-    assert words(browser, "nav button") == ["episode 0", "episode 1"]
-    browser.click("nav button:nth-child(2)")
+    assert words(browser, "#episodes button") == ["episode 0", "episode 1"]
+    browser.click("#episodes button:nth-child(2)")
     browser.wait(lambda: shown(browser, "episode") == "1")
     browser.click(".chart canvas")  # its middle, which is right of step 15 by half the margin
     browser.wait(lambda: shown(browser, "step") != "0")
