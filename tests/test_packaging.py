@@ -19,6 +19,7 @@ from jaxrl import PPOConfig, Trainer
 from jaxrl.algorithms.ppo.keywords import PPOKeywords, TunedKeywords
 from jaxrl.core.foreign_names import LIBRARIES
 from jaxrl.core.registry import make
+from jaxrl.replay.run_pages import LIVE
 from jaxrl.run.settings import RunKeywords, RunSettings
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -56,6 +57,11 @@ def test_a_wheel_holds_the_environments_within_jaxrl_and_nothing_beside_it(wheel
     assert "jaxrl/py.typed" in wheel
     data = {f"jaxrl/core/names/{library.lower()}.toml" for library in LIBRARIES}
     assert {name for name in wheel if name.endswith(".toml")} == data
+
+
+def test_a_wheel_holds_the_files_of_the_pages_with_the_licence_of_their_library(wheel):
+    files = {name.removeprefix("jaxrl/replay/") for name in wheel}
+    assert {*LIVE, "player.html", "uplot/LICENSE"} <= files
 
 
 def test_a_wheel_of_the_client_holds_its_modules_and_the_reader_of_policies(tmp_path):

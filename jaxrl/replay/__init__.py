@@ -1,6 +1,9 @@
-"""The replay page: episodes in one HTML file that a browser plays; also of a run while it trains.
+"""Pages that a browser shows offline: episodes that play, and runs and sweeps with their curves.
 
 `packing` makes arrays small, `drawings` says what an environment shows, `page` writes the file,
-`replay` plays the episodes, `server` serves a run. In the browser, `painting.js` reads the arrays
-and paints them, `player.js` is the page, `live.js` asks the server.
+`replay` plays the episodes. `live_run` and `live_sweep` know what the page of a folder shows, of
+which `live_log` reads the log, `curve_panels` makes the curves and `live_episodes` plays episodes;
+`server` serves it, and `run_pages` writes it as a report. In the browser, `painting.js` reads the
+arrays and paints them, `player.js` plays episodes, `overview.js` shows what is around them with
+uPlot's curves, and `live.js` asks the server.
 """
