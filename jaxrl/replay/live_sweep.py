@@ -24,10 +24,12 @@ from jaxrl.run.logging.panels import Panel, panels_of
 from jaxrl.run.results import ENV_STEPS, ITERATIONS, Result, lookup
 from jaxrl.run.storage import run_folder, runs
 from jaxrl.run.storage.runs import METRICS, RESULTS, TRIALS
+from jaxrl.sweeps.outcomes import DIVERGED
 from jaxrl.sweeps.saved_sweep import called_damaged, read_plan, read_results
 from jaxrl.sweeps.trial_table import PENDING, RUNNING
 
 MOST_SETTINGS = 8  # whose curves are drawn, the best ones
+MOST_DIVERGED = 3  # trials whose reasons are warnings
 AS_CONFIGURED = "as configured"
 
 
@@ -70,7 +72,7 @@ class LiveSweep:
             return {
                 "title": f"{self.plan.get('env_name') or self._env_name()}, sweep",
                 "note": self._note(trials, ranked),
-                "warnings": list(filter(None, [self._problem])),
+                "warnings": [*filter(None, [self._problem]), *_diverged(trials)],
                 "plan": self._plan_lines(),
                 "source": source_line(self.plan.get("metadata") or {}),
                 "curves": self._curves(ranked, len(self._groups(trials))),
@@ -253,6 +255,19 @@ class LiveSweep:
             if has_checkpoint(trial.folder):
                 return trial
         return None
+
+
+def _diverged(trials: Sequence[TrialState]) -> list[str]:
+    """The reasons of trials that diverged, of the first ones."""
+    found = [trial for trial in trials if trial.status == DIVERGED]
+    texts = []
+    for trial in found[:MOST_DIVERGED]:
+        texts.append(
+            f"trial {trial.number:04d} diverged: {trial.reason or 'a number is not finite'}"
+        )
+    if len(found) > len(texts):
+        texts.append(f"{len(found) - len(texts):,} more trials diverged, as their rows say")
+    return texts
 
 
 def _present_settings(folder: Path, settings: Mapping[str, Any]) -> dict[str, Any]:

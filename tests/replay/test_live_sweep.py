@@ -90,6 +90,18 @@ def test_a_member_of_a_population_is_a_line_with_its_present_settings(tmp_path):
     assert "best trial 0001" in status["note"]
 
 
+def test_trials_that_diverged_say_why(tmp_path):
+    folder = make_sweep(tmp_path / "sweep", [0.1, 0.2, 0.3], finished=5)
+    results = folder / "results.jsonl"
+    rows = [json.loads(line) for line in results.read_text().splitlines()]
+    for row in rows:
+        row |= {"status": "diverged", "reason": f"loss {row['trial']} is nan", "score": None}
+    results.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    warnings = LiveSweep(folder).status(0)["warnings"]
+    assert warnings[0] == "trial 0000 diverged: loss 0 is nan" and len(warnings) == 4
+    assert warnings[3] == "2 more trials diverged, as their rows say"
+
+
 def test_a_page_follows_a_sweep_as_trials_end(tmp_path):
     folder = make_sweep(tmp_path / "sweep", [0.1, 0.2], finished=3)
     results = folder / "results.jsonl"
