@@ -59,6 +59,7 @@ class LiveSweep:
         self._rows_stamp: Any = None  # the file that they were read from
         self._problem = ""
         self._episodes = LiveEpisodes(trust=trust)
+        self._playing = ""  # which trial's episode is shown
 
     def status(self, known_episode: int, *, compared: bool = False) -> dict[str, Any]:
         """The contents of the page, as of `LiveRun.status`."""
@@ -88,14 +89,17 @@ class LiveSweep:
             best = self._best(self._trials())
         if best is not None:
             self._episodes.play(best.folder)
+            self._playing = f"an episode of trial {best.number:04d}"
 
     def report(self, checkpoints: Sequence[str | int]) -> tuple[dict[str, Any], list[Column]]:
         """(the contents of a page that stays as it is, the episodes in it)."""
-        status, columns, found = self.status(0), [], {}
+        columns, found = [], {}
         best = self._best(self._trials())
         if best is not None:
+            self._playing = f"episodes of trial {best.number:04d}"
             columns = columns_for(best.folder, checkpoints, trust=self._episodes.trust)
             found = {"episode": replay_data(columns, note=best.folder.name)}
+        status = self.status(0)
         now = f"as of {datetime.now():%Y-%m-%d %H:%M}"
         return {**status, **found, "note": f"{status['note']} · {now}", "compares": False}, columns
 
@@ -223,7 +227,7 @@ class LiveSweep:
         if finished < len(trials) and self._logs:
             logs = [silence(log.path) for log in self._logs.values()]
             parts.append(min(logs, key=len))  # empty while one of them grows
-        parts.append(self._episodes.trouble)
+        parts += [self._playing, self._episodes.trouble]
         return " · ".join(filter(None, parts))
 
     def _plan_lines(self) -> list[tuple[str, str]]:
