@@ -30,7 +30,8 @@ GROUPS = {
 }
 MOST_USED = (
     "grid random seeds algorithm input env env_args policies total_env_steps stop_return seed "
-    "num_envs minibatch_size lr fcnet_hiddens run_dir resume evaluation_interval callbacks devices"
+    "num_envs minibatch_size lr fcnet_hiddens run_dir resume watch evaluation_interval callbacks "
+    "devices"
 )
 FEW = 20  # a command with no more flags than this shows all of them
 WIDTH = 88  # columns
