@@ -1,50 +1,33 @@
 """Contents of a sweep's page: the table of trials, curves by setting, the best trial's episode."""
 
 import itertools
+import math
 import operator
 import statistics
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
-
-from jaxrl.core.errors import UsageError, one_line
 from jaxrl.replay.curve_panels import role_of, setting_panels
 from jaxrl.replay.live_episodes import LiveEpisodes, columns_for, has_checkpoint
-from jaxrl.replay.live_log import SCORE, LiveLog
+from jaxrl.replay.live_log import SCORE
 from jaxrl.replay.live_run import silence
+from jaxrl.replay.live_trials import LiveTrials, TrialState
 from jaxrl.replay.page import Column, replay_data
 from jaxrl.run.logging.comparison import grouped, label_of, varied_settings
 from jaxrl.run.logging.curves import source_line
-from jaxrl.run.logging.history import Series
-from jaxrl.run.logging.panels import Panel, panels_of
-from jaxrl.run.results import ENV_STEPS, ITERATIONS, Result, lookup
-from jaxrl.run.storage import run_folder, runs
-from jaxrl.run.storage.runs import METRICS, RESULTS, TRIALS
+from jaxrl.run.results import ENV_STEPS, ITERATIONS
 from jaxrl.sweeps.outcomes import DIVERGED
-from jaxrl.sweeps.saved_sweep import called_damaged, read_plan, read_results
-from jaxrl.sweeps.trial_table import PENDING, RUNNING
+from jaxrl.sweeps.saved_sweep import called_damaged, read_plan
 
 MOST_SETTINGS = 8  # whose curves are drawn, the best ones
+MOST_VALUES = 12  # of a setting that are named
 MOST_DIVERGED = 3  # trials whose reasons are warnings
 AS_CONFIGURED = "as configured"
 
-
-class TrialState(NamedTuple):
-    """A trial and how far it has come."""
-
-    number: int
-    settings: Mapping[str, Any]
-    seed: int
-    status: str
-    reason: str
-    result: Result | None
-    score: float | None
-    series: Mapping[str, Series]
-    folder: Path | None  # None: it did not begin yet
+Groups = dict[str, list[TrialState]]  # {label: the trials of a setting}
 
 
 class LiveSweep:
@@ -53,11 +36,7 @@ class LiveSweep:
     def __init__(self, folder: Path, *, trust: bool = False):
         self.folder, self.plan = folder, read_plan(folder)
         self._lock = threading.Lock()
-        self._panels: tuple[Panel, ...] | None = None  # None: no trial's folder was read yet
-        self._logs: dict[int, LiveLog] = {}
-        self._rows: dict[int, dict[str, Any]] = {}  # of finished trials, and the stamp of
-        self._rows_stamp: Any = None  # the file that they were read from
-        self._problem = ""
+        self._trials = LiveTrials(folder, self.plan)
         self._episodes = LiveEpisodes(trust=trust)
         self._playing = ""  # which trial's episode is shown
 
@@ -65,19 +44,20 @@ class LiveSweep:
         """The contents of the page, as of `LiveRun.status`."""
         number, episode = self._episodes.shown(compared=compared)
         with self._lock, called_damaged(self.folder):
-            trials = self._trials()
-            ranked = self._ranked(trials)
+            trials = self._trials.read()
+            groups = self._groups(trials)
+            ranked = _ranked(groups)
             roles = {}
             for index, members in enumerate(ranked.values()):
                 roles |= {trial.number: role_of(index) for trial in members}
             return {
-                "title": f"{self.plan.get('env_name') or self._env_name()}, sweep",
+                "title": f"{self.plan.get('env_name') or self.plan['config'].get('env')}, sweep",
                 "note": self._note(trials, ranked),
-                "warnings": [*filter(None, [self._problem]), *_diverged(trials)],
-                "plan": self._plan_lines(),
+                "warnings": [*filter(None, [self._trials.problem]), *_diverged(trials)],
+                "plan": _plan_lines(self.plan),
                 "source": source_line(self.plan.get("metadata") or {}),
-                "curves": self._curves(ranked, len(self._groups(trials))),
-                "trials": self._table(trials, roles),
+                "curves": self._curves(ranked, len(groups)),
+                "trials": _table(trials, roles, self._metric),
                 "compares": bool(number),
                 "number": number,
                 "episode": None if number == known_episode else episode,
@@ -85,180 +65,128 @@ class LiveSweep:
 
     def play(self) -> None:
         """Plays an episode of the best trial that has a checkpoint."""
-        with self._lock:
-            best = self._best(self._trials())
+        best = self._best("an episode")
         if best is not None:
             self._episodes.play(best.folder)
-            self._playing = f"an episode of trial {best.number:04d}"
 
     def report(self, checkpoints: Sequence[str | int]) -> tuple[dict[str, Any], list[Column]]:
         """(the contents of a page that stays as it is, the episodes in it)."""
         columns, found = [], {}
-        best = self._best(self._trials())
+        best = self._best("episodes")
         if best is not None:
-            self._playing = f"episodes of trial {best.number:04d}"
             columns = columns_for(best.folder, checkpoints, trust=self._episodes.trust)
             found = {"episode": replay_data(columns, note=best.folder.name)}
         status = self.status(0)
         now = f"as of {datetime.now():%Y-%m-%d %H:%M}"
         return {**status, **found, "note": f"{status['note']} · {now}", "compares": False}, columns
 
+    def _best(self, what: str) -> TrialState | None:
+        """The trial with the highest score among those that have a checkpoint.
+
+        Args:
+            what: is shown of it, for the page's headline.
+        """
+        with self._lock, called_damaged(self.folder):
+            scored = [trial for trial in self._trials.read() if trial.score is not None]
+            for trial in sorted(scored, key=operator.attrgetter("score"), reverse=True):
+                if trial.folder is not None and has_checkpoint(trial.folder):
+                    self._playing = f"{what} of trial {trial.name}"
+                    return trial
+        return None
+
     @property
-    def _is_population(self) -> bool:
-        return self.plan["scheduler"] is not None
+    def _metric(self) -> str:
+        return self.plan["metric"].rpartition("/")[2]
 
     @property
     def _kind(self) -> str:
         """The noun for what is one line of the curves."""
-        return "trial" if self._is_population else "setting"
+        return "trial" if self._trials.is_population else "setting"
 
-    def _trials(self) -> list[TrialState]:
-        """Every trial; reads what is new in their logs."""
-        self._read_results()
-        names = runs.trial_names(self.folder)
-        return [
-            self._trial(number, planned, names.get(number))
-            for number, planned in enumerate(self.plan["trials"])
-        ]
-
-    def _trial(self, number: int, planned: Mapping[str, Any], name: str | None) -> TrialState:
-        folder, row = None, self._rows.get(number)
-        if name is not None:
-            folder = self.folder / TRIALS / name
-        series, last = {}, None
-        log = self._log_of(number, folder)
-        if log is not None:
-            log.read()
-            series, last = {**log.curves.series(), **log.scores.series()}, log.last
-        settings, seed = planned["settings"], planned["seed"]
-        if row is None:
-            if self._is_population and folder is not None:
-                settings = _present_settings(folder, settings)
-            score = lookup(last, self.plan["metric"])
-            status = PENDING if folder is None else RUNNING
-            state = status, "", last, score if isinstance(score, int | float) else None
-            return TrialState(number, settings, seed, *state, series, folder)
-        if not series:  # its loggers write no log
-            series = {SCORE: _scored(*row["curve"])}
-        state = row["status"], row.get("reason", ""), row["result"], row["score"]
-        return TrialState(number, row["settings"], seed, *state, series, folder)
-
-    def _read_results(self) -> None:
-        """The finished trials; read again where the file has changed."""
-        try:
-            found = (self.folder / RESULTS).stat()
-        except OSError:
-            return
-        stamp = found.st_mtime_ns, found.st_size
-        if stamp == self._rows_stamp:
-            return
-        self._rows_stamp, self._problem = stamp, ""
-        try:
-            self._rows = read_results(self.folder, self.plan)
-        except UsageError as error:
-            self._problem = one_line(error)
-
-    def _log_of(self, number: int, folder: Path | None) -> LiveLog | None:
-        if folder is None:
-            return None
-        if self._panels is None:
-            try:
-                self._panels = panels_of(run_folder.read(folder))
-            except UsageError:  # it is being made
-                return None
-        if number not in self._logs:
-            path, metric = folder / METRICS, self.plan["metric"]
-            self._logs[number] = LiveLog(path, self._panels, metric=metric)
-        return self._logs[number]
-
-    def _groups(self, trials: Sequence[TrialState]) -> dict[str, list[TrialState]]:
-        """{label: the trials of a setting}; of a population, whose settings change, each alone."""
+    def _groups(self, trials: Sequence[TrialState]) -> Groups:
+        """Of a population, whose settings change, each member alone."""
+        if self._trials.is_population:
+            return {trial.name: [trial] for trial in trials}
         settings = [trial.settings for trial in trials]
-        if self._is_population:
-            return {f"{trial.number:04d}": [trial] for trial in trials}
-        varied = varied_settings(settings)
-        return {
-            label_of(values, varied) or AS_CONFIGURED: [trials[i] for i in members]
-            for values, members in grouped(settings)
-        }
+        varied, groups = varied_settings(settings), {}
+        for values, members in grouped(settings):
+            label = label_of(values, varied) or AS_CONFIGURED
+            if label in groups:  # numbers that differ in their fourth digit
+                label = f"{label} ({trials[members[0]].name})"
+            groups[label] = [trials[i] for i in members]
+        return groups
 
-    def _ranked(self, trials: Sequence[TrialState]) -> dict[str, list[TrialState]]:
-        """The settings whose curves are drawn, the best median of the last scores first."""
-        scored = {}
-        for label, members in self._groups(trials).items():
-            scores = [trial.score for trial in members if trial.score is not None]
-            if scores:
-                scored[label] = statistics.median(scores)
-        best_first = sorted(scored, key=lambda label: -scored[label])[:MOST_SETTINGS]
-        groups = self._groups(trials)
-        return {label: groups[label] for label in best_first}
-
-    def _curves(self, ranked: Mapping[str, list[TrialState]], number: int) -> list[dict[str, Any]]:
-        groups = {}
+    def _curves(self, ranked: Groups, number: int) -> list[dict[str, Any]]:
+        series, note = {}, ""
         for label, members in ranked.items():
-            groups[label] = [trial.series for trial in members]
-        title, note = self.plan["metric"].rpartition("/")[2], ""
+            series[label] = [trial.series for trial in members]
         if number > len(ranked) == MOST_SETTINGS:
             note = f"the best {MOST_SETTINGS} of {number} {self._kind}s"
-        return setting_panels(groups, self._panels or (), SCORE, title, note)
+        return setting_panels(series, self._trials.panels, SCORE, self._metric, note)
 
-    def _table(self, trials: Sequence[TrialState], roles: Mapping[int, str]) -> dict[str, Any]:
-        """The columns, and of each trial its colour, why it failed, and a cell for each column."""
-        names = list(varied_settings([trial.settings for trial in trials]))
-        metric = self.plan["metric"].rpartition("/")[2]
-        rows = []
-        for trial in trials:
-            settings = [_cell(trial.settings.get(name)) for name in names]
-            result = trial.result or {}
-            numbers = [result.get(ITERATIONS, 0), result.get(ENV_STEPS, 0), trial.score]
-            cells = [f"{trial.number:04d}", *settings, trial.seed, trial.status, *numbers]
-            role = roles.get(trial.number)
-            rows.append({"role": role, "reason": trial.reason, "cells": cells})
-        columns = ["trial", *names, "seed", "status", "iteration", "steps", metric]
-        return {"columns": columns, "rows": rows}
-
-    def _note(self, trials: Sequence[TrialState], ranked: Mapping[str, list[TrialState]]) -> str:
-        finished = len(self._rows)
+    def _note(self, trials: Sequence[TrialState], ranked: Groups) -> str:
+        finished, logs = self._trials.num_finished, self._trials.logs.values()
         parts = [self.folder.name, f"{finished:,} of {len(trials):,} trials finished"]
         for label in itertools.islice(ranked, 1):
-            scores = [trial.score for trial in ranked[label] if trial.score is not None]
-            seeds = f", median of {len(scores)} seeds" if len(scores) > 1 else ""
+            scores = _scores(ranked[label])
+            seeds = f", median of {len(scores)} seeds" * (len(scores) > 1)
             parts.append(f"best {self._kind} {label}: {statistics.median(scores):.2f}{seeds}")
-        if finished < len(trials) and self._logs:
-            logs = [silence(log.path) for log in self._logs.values()]
-            parts.append(min(logs, key=len))  # empty while one of them grows
+        if finished < len(trials):
+            silences = [silence(log.path) for log in logs]
+            parts.append(min(silences, key=len, default=""))  # empty while one of them grows
         parts += [self._playing, self._episodes.trouble]
         return " · ".join(filter(None, parts))
 
-    def _plan_lines(self) -> list[tuple[str, str]]:
-        """The space that the sweep searches, and what each trial is asked for."""
-        settings = [trial["settings"] for trial in self.plan["trials"]]
-        lines = []
-        for name in dict.fromkeys(itertools.chain.from_iterable(settings)):
-            values = [trial[name] for trial in settings if name in trial]
-            different = list(dict.fromkeys(map(str, map(_cell, values))))
-            shown = ", ".join(different[:12]) + ", ..." * (len(different) > 12)
-            lines.append((name, shown))
-        seeds = dict.fromkeys(trial["seed"] for trial in self.plan["trials"])
-        lines += [("seeds", ", ".join(map(str, itertools.islice(seeds, 12))))]
-        lines += [("metric", self.plan["metric"])]
-        total = self.plan["config"].get("total_env_steps")
-        return [*lines, ("steps", f"{total:,} of each trial")] if isinstance(total, int) else lines
 
-    def _env_name(self) -> str:
-        return str(self.plan["config"].get("env") or "")
+def _scores(trials: Sequence[TrialState]) -> list[float]:
+    return [trial.score for trial in trials if trial.score is not None]
 
-    @staticmethod
-    def _best(trials: Sequence[TrialState]) -> TrialState | None:
-        """The trial with the highest score among those that have a checkpoint."""
-        playable = []
-        for trial in trials:
-            if trial.folder is not None and trial.score is not None:
-                playable.append(trial)
-        for trial in sorted(playable, key=operator.attrgetter("score"), reverse=True):
-            if has_checkpoint(trial.folder):
-                return trial
-        return None
+
+def _ranked(groups: Groups) -> Groups:
+    """The settings whose curves are drawn, the best median of the newest scores first."""
+    medians = {}
+    for label, members in groups.items():
+        if scores := _scores(members):
+            medians[label] = statistics.median(scores)
+    best_first = sorted(medians, key=medians.__getitem__, reverse=True)[:MOST_SETTINGS]
+    return {label: groups[label] for label in best_first}
+
+
+def _table(trials: Sequence[TrialState], roles: Mapping[int, str], metric: str) -> dict[str, Any]:
+    """The columns, and of each trial its colour, why it failed, and a cell for each column."""
+    names = list(varied_settings([trial.settings for trial in trials]))
+    rows = []
+    for trial in trials:
+        settings = [_cell(trial.settings.get(name)) for name in names]
+        result = trial.result or {}
+        numbers = [result.get(ITERATIONS, 0), result.get(ENV_STEPS, 0), trial.score]
+        cells = [trial.name, *settings, trial.seed, trial.status, *numbers]
+        rows.append({"role": roles.get(trial.number), "reason": trial.reason, "cells": cells})
+    return {
+        "columns": ["trial", *names, "seed", "status", "iteration", "steps", metric],
+        "rows": rows,
+    }
+
+
+def _plan_lines(plan: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """The space that a sweep searches, and what each trial is asked for."""
+    trials = plan["trials"]
+    settings = [trial["settings"] for trial in trials]
+    lines = []
+    for name in dict.fromkeys(itertools.chain.from_iterable(settings)):
+        lines.append((name, _named(trial[name] for trial in settings if name in trial)))
+    lines.append(("seeds", _named(trial["seed"] for trial in trials)))
+    lines.append(("metric", plan["metric"]))
+    total = plan["config"].get("total_env_steps")
+    if isinstance(total, int):
+        lines.append(("steps", f"{total:,} of each trial"))
+    return lines
+
+
+def _named(values: Iterable[Any]) -> str:
+    """The different ones of some values, the first of them."""
+    different = list(dict.fromkeys(str(_cell(value)) for value in values))
+    return ", ".join(different[:MOST_VALUES]) + ", ..." * (len(different) > MOST_VALUES)
 
 
 def _diverged(trials: Sequence[TrialState]) -> list[str]:
@@ -266,40 +194,15 @@ def _diverged(trials: Sequence[TrialState]) -> list[str]:
     found = [trial for trial in trials if trial.status == DIVERGED]
     texts = []
     for trial in found[:MOST_DIVERGED]:
-        texts.append(
-            f"trial {trial.number:04d} diverged: {trial.reason or 'a number is not finite'}"
-        )
+        reason = trial.reason or "a number is not finite"
+        texts.append(f"trial {trial.name} diverged: {reason}")
     if len(found) > len(texts):
         texts.append(f"{len(found) - len(texts):,} more trials diverged, as their rows say")
     return texts
 
 
-def _present_settings(folder: Path, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of a member of a population, which change while it trains."""
-    try:
-        config = run_folder.read(folder)["config"]
-    except UsageError:  # it is being written
-        return dict(settings)
-    found = dict(settings)
-    for name in settings:
-        first, dot, rest = name.partition(".")
-        place = config
-        if first == "env_args":
-            place, first = config.get("env_args"), rest
-        elif dot:
-            place, first = (config.get("per_policy") or {}).get(first), rest
-        if isinstance(place, dict) and first in place:
-            found[name] = place[first]
-    return found
-
-
-def _scored(steps: Sequence[float], scores: Sequence[float | None]) -> Series:
-    """The part of a finished trial's curve that has scores."""
-    steps, scores = np.array(steps, np.float64), np.array(scores, np.float64)
-    return steps[np.isfinite(scores)], scores[np.isfinite(scores)]
-
-
 def _cell(value: Any) -> Any:
-    """A setting's value as a table shows it."""
+    """A setting's value as a table shows it: a finite number, None, or a text."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return value if is_number or value is None else str(value)
+    is_shown = value is None or (is_number and math.isfinite(value))
+    return value if is_shown else str(value)

@@ -80,6 +80,12 @@ def test_of_many_settings_the_best_eight_have_curves(tmp_path):
     assert status["trials"]["rows"][0]["role"] is None
 
 
+def test_settings_that_differ_in_late_digits_are_lines_of_their_own(tmp_path):
+    sweep = make_sweep(tmp_path / "sweep", [0.10001, 0.10002], finished=3)
+    lines = LiveSweep(sweep).status(0)["curves"][0]["lines"]
+    assert [line["name"] for line in lines] == ["lr=0.1 (0002)", "lr=0.1"]
+
+
 def test_a_member_of_a_population_is_a_line_with_its_present_settings(tmp_path):
     sweep = make_sweep(tmp_path / "sweep", [0.1], finished=1, scheduler={})
     config = sweep / "trials" / "0001" / "config.json"
