@@ -104,7 +104,7 @@ class LiveSweep:
         return "trial" if self._trials.is_population else "setting"
 
     def _groups(self, trials: Sequence[TrialState]) -> Groups:
-        """Of a population, whose settings change, each member alone."""
+        """The trials by setting; a population, whose settings change, has each member alone."""
         if self._trials.is_population:
             return {trial.name: [trial] for trial in trials}
         settings = [trial.settings for trial in trials]
