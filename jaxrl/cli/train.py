@@ -360,6 +360,8 @@ def _checked(order: TrainOptions, run: Mapping[str, Any], saved: Source) -> Trai
         raise UsageError("--strict goes with --resume RUN")
     if order.trust and saved.path is None:
         raise UsageError("--trust goes with --resume RUN or --config RUN/config.json")
+    if order.watch and order.run_dir is None:
+        raise UsageError("--watch shows what the run's folder holds: leave out --run-dir None")
     if order.quiet and order.verbose:
         raise UsageError("--quiet prints less and --verbose more: give one of the two")
     return order

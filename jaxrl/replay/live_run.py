@@ -11,7 +11,12 @@ from typing import Any
 from jaxrl.core.errors import one_line
 from jaxrl.core.plan import COLUMN
 from jaxrl.replay.curve_panels import run_panels
-from jaxrl.replay.live_episodes import LiveEpisodes, columns_for, has_checkpoint
+from jaxrl.replay.live_episodes import (
+    LiveEpisodes,
+    columns_for,
+    has_checkpoint,
+    observation_warnings,
+)
 from jaxrl.replay.live_log import LiveLog
 from jaxrl.replay.page import Column, replay_data
 from jaxrl.run.health import HealthMonitor
@@ -76,6 +81,7 @@ class LiveRun:
         if has_checkpoint(self.folder):
             columns = columns_for(self.folder, checkpoints, trust=self._episodes.trust)
             found = {"episode": replay_data(columns, note=self.folder.name)}
+            self._episodes.warnings = observation_warnings(columns[-1].recordings[0])
         self._episodes.trouble = ""
         status = self.status(0)
         now = f"as of {datetime.now():%Y-%m-%d %H:%M}"

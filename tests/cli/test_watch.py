@@ -52,6 +52,13 @@ def test_a_mistake_in_report_is_one_line(tmp_path, capsys, monkeypatch, words, m
     assert ended.value.code == 2 and line.startswith("jaxrl report: ") and message in line
 
 
+def test_a_training_without_a_folder_has_nothing_to_watch(capsys):
+    with pytest.raises(SystemExit):
+        main(["train", "--env", "cartpole", "--run-dir", "None", "--watch"])
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "--watch shows what the run's folder holds: leave out --run-dir None" in line
+
+
 def test_a_browser_is_opened_only_where_there_is_a_screen(monkeypatch):
     opened = []
     monkeypatch.setattr(webbrowser, "open", opened.append)
