@@ -12,7 +12,7 @@ from jaxrl.cli.browser import open_page
 from jaxrl.cli.evaluate import CHECKPOINTS, TRUST, run_command
 from jaxrl.core.fields import count, flag, setting
 from jaxrl.core.plan import labelled
-from jaxrl.core.words import shown_as
+from jaxrl.core.words import text_of
 from jaxrl.replay.live_episodes import TO_COMPARE
 from jaxrl.replay.replay import checkpoints_in
 from jaxrl.replay.run_pages import REPORT, newest, open_folder, write_report
@@ -35,7 +35,7 @@ class WatchOptions:
 class ReportOptions:
     """Flags of `report.py`."""
 
-    out: str = setting("", f"the file, .html; default: {REPORT} in the folder", shown_as("FILE"))
+    out: str = setting("", f"the file, .html; default: {REPORT} in the folder", text_of("FILE"))
     checkpoint: Any = setting(
         TO_COMPARE,
         "whose episodes are shown side by side: untrained, best, last or iterations",

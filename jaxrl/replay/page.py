@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from jaxrl.core.env import has_pictures
-from jaxrl.core.errors import UsageError
+from jaxrl.core.errors import UsageError, brief
 from jaxrl.core.program_spaces import (
     action_space_inside,
     action_to_program,
@@ -75,13 +75,17 @@ class Replay:
         return f"Replay({number} episode{'' if number == 1 else 's'} of {names})"
 
 
-def check_name(path: str | Path) -> Path:
-    """The path of a page, before any episode is played for it."""
+def check_name(path: str | Path, what: str = "page ") -> Path:
+    """The path of a page, before any episode is played for it.
+
+    Args:
+        what: the first words of a refusal.
+    """
     path = Path(path)
     if path.suffix != ENDING:
-        raise UsageError(f"page {str(path)!r}: the name must end in {ENDING}")
+        raise UsageError(f"{what}{brief(str(path))}: the name must end in {ENDING}")
     if not path.parent.is_dir():
-        raise UsageError(f"page {str(path)!r}: there is no folder {path.parent}")
+        raise UsageError(f"{what}{brief(str(path))}: there is no folder {path.parent}")
     return path
 
 

@@ -81,7 +81,7 @@ def write_report(
             would be too large.
     """
     if out is not None:
-        check_name(out)
+        check_name(out, "out=")
     watched = open_folder(path, trust=trust)
     out = watched.folder / REPORT if out is None else Path(out)
     contents, columns = watched.report(checkpoints)
