@@ -36,6 +36,8 @@ class LiveEpisodes:
         """(the number of the page's episode, its data); (0, None) before the first."""
         if compared:
             self._asked = time.monotonic()
+            if not (self._played.get(True) or self.trouble):
+                self.trouble = "the checkpoints to compare begin to play"
         with self._lock:
             newest = self._shown.get(False, (0, None))
             return self._shown.get(compared, newest)

@@ -105,9 +105,11 @@ def test_a_page_that_asks_sees_untrained_best_and_last_side_by_side(run):
     assert page.status(0)["number"] == 1
     asked = page.status(1, compared=True)  # nothing to compare was played yet
     assert (asked["number"], asked["episode"]) == (1, None)
+    assert "the checkpoints to compare begin to play" in asked["note"]
     page.play()
     compared = page.status(1, compared=True)
     names = [column["name"] for column in compared["episode"]["columns"]]
+    assert "begin to play" not in compared["note"]
     assert compared["number"] == 2 and names[0] == "untrained" and names[-1] == "iteration 3"
     assert len(names) == len(set(names))
     assert page.status(0)["episode"]["columns"][0]["name"] == "iteration 3"
