@@ -371,7 +371,6 @@ SCRIPT = re.compile(rf"(?<![\w/])(?:scripts/)?(?:{COMMAND_FILES})\b")
 WITH_SCRIPTS = {  # why a page names the commands' scripts
     "README.md": "its first command needs no shell that knows `jaxrl`",
     "command-line.md": "it says which script is which command",
-    "replay.md": "its commands are still those of the scripts",
 }
 
 
