@@ -13,6 +13,7 @@ from flax import struct
 from jax.sharding import PartitionSpec
 
 from jaxrl.algorithms.base import Algorithm, Metrics, RunnerState
+from jaxrl.core.machine import give_back_memory
 from jaxrl.core.types import Key, PyTree
 from jaxrl.run.devices.compiled import CAPACITY, peak_of
 from jaxrl.run.devices.mesh import mesh_of
@@ -91,6 +92,7 @@ class VmappedTrials:
         self.chunk_program = chunk.lower(
             self.state_shapes, numbers, self.data, jnp.int32(0)
         ).compile()
+        give_back_memory()  # of the compiler
         self.start_program = None
         self.compile_seconds = time.perf_counter() - begin
 
@@ -109,6 +111,7 @@ class VmappedTrials:
         if self.start_program is None:
             begin = time.perf_counter()
             self.start_program = self._start.lower().compile()
+            give_back_memory()
             self.compile_seconds += time.perf_counter() - begin
 
     def start(self, numbers: Numbers) -> State:

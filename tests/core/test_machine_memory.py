@@ -1,19 +1,23 @@
 """glibc's memory: no more arenas than cores, and what is free is given back."""
 
+import contextlib
 import ctypes
 import os
 import re
 import subprocess
 import sys
 
+import jax
 import numpy as np
 import pytest
 
 from jaxrl.core import machine
 from jaxrl.core.machine import process_memory
+from jaxrl.run.devices.compiled import StartAndChunk
 from jaxrl.run.storage import array_storage
 
 pytestmark = pytest.mark.skipif(machine._of_glibc("mallopt") is None, reason="mallopt is glibc's")
+SIZE = 64 * 2**20
 
 # Threads that all wait with memory of their own, and then glibc's account of its arenas.
 COUNT_ARENAS = """\
@@ -60,18 +64,32 @@ def test_threads_share_an_arena_a_core_unless_the_user_says_otherwise():
     assert arenas(GLIBC_TUNABLES=f"glibc.malloc.arena_max={cores + 2}") == cores + 2
 
 
+@contextlib.contextmanager
+def freed_memory(size):
+    """Memory that glibc holds free, below a block in use that keeps the heap from shrinking."""
+    libc, block_size = ctypes.CDLL(None), 64 * 1024
+    libc.malloc.restype = ctypes.c_void_p
+    *blocks, last = [ctypes.c_void_p(libc.malloc(block_size)) for _ in range(size // block_size)]
+    for block in blocks:
+        ctypes.memset(block, 1, block_size)
+        libc.free(block)
+    yield
+    libc.free(last)
+
+
 def test_a_checkpoint_gives_back_what_glibc_holds_free(tmp_path):
     arrays = {"part": np.zeros(2, np.float32)}
     array_storage.write(tmp_path / "first", arrays)  # what is imported for it stays
-    libc, number, size = ctypes.CDLL(None), 1000, 64 * 1024
-    libc.malloc.restype = ctypes.c_void_p
-    blocks = [ctypes.c_void_p(libc.malloc(size)) for _ in range(number)]
-    for block in blocks:
-        ctypes.memset(block, 1, size)
-    for block in blocks[:-1]:  # the last one keeps the heap from shrinking
-        libc.free(block)
-    held = process_memory()
-    array_storage.write(tmp_path / "second", arrays)
-    left = process_memory()
-    libc.free(blocks[-1])
-    assert left < held - number * size / 2
+    with freed_memory(SIZE):
+        held = process_memory()
+        array_storage.write(tmp_path / "second", arrays)
+        assert process_memory() < held - SIZE / 2
+
+
+def test_programs_that_are_compiled_give_back_what_glibc_holds_free():
+    double = jax.jit(lambda x: 2 * x).lower(1.0)
+    programs = StartAndChunk({}, double, double, capacity=1)
+    with freed_memory(SIZE):
+        held = process_memory()
+        programs.compile(start=True)
+        assert process_memory() < held - SIZE / 2

@@ -19,8 +19,8 @@ from jax.sharding import PartitionSpec
 from jaxrl.algorithms.base import Algorithm, Metrics, RunnerState
 from jaxrl.algorithms.config import AlgorithmConfig
 from jaxrl.algorithms.memory_estimate import check_sizes
+from jaxrl.core import machine
 from jaxrl.core.env import has_outside_state
-from jaxrl.core.machine import free_memory, free_on_device, in_units, process_memory
 from jaxrl.core.types import Key, PyTree
 from jaxrl.ops.packing import Packed, pack
 from jaxrl.run.devices.mesh import AXIS, by_environment, mesh_of, placed, recorded_by_environment
@@ -61,6 +61,7 @@ class StartAndChunk:
             programs = threads.map(lambda name: getattr(self, name).compile(), missing)
             for name, program in zip(missing, programs, strict=True):
                 setattr(self, name, program)
+        machine.give_back_memory()  # of the compiler, which took more than training does
         self.can_start, self.compiled = start or self.can_start, True
         self.loaded = 0 < len(missing) == num_hits() - hits
         return time.perf_counter() - begin
@@ -265,18 +266,18 @@ def memory_line(needed: int | None, devices: int) -> str:
         return "memory: this backend does not tell beforehand"
     on_cpu = jax.default_backend() == "cpu"
     if on_cpu:
-        needed, free = needed * devices // jax.process_count(), free_memory()
+        needed, free = needed * devices // jax.process_count(), machine.free_memory()
     else:
-        free = free_on_device()
+        free = machine.free_on_device()
     what = "" if on_cpu else " on each device" if devices > 1 else " on the device"
-    line = f"memory: {in_units(needed)}{what} at the peak of training"
-    if on_cpu and (held := process_memory()) is not None:
-        line += f", plus the process's own {in_units(held)}"
+    line = f"memory: {machine.in_units(needed)}{what} at the peak of training"
+    if on_cpu and (held := machine.process_memory()) is not None:
+        line += f", plus the process's own {machine.in_units(held)}"
     if free is None:
         return line
     if needed > free:
         return (
-            f"warning: {line}, but only {in_units(free)} are free; fewer environments or shorter "
-            "rollouts need less"
+            f"warning: {line}, but only {machine.in_units(free)} are free; fewer environments or "
+            "shorter rollouts need less"
         )
-    return f"{line}; {in_units(free)} are free"
+    return f"{line}; {machine.in_units(free)} are free"

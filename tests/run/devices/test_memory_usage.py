@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import pytest
 
 from jaxrl import Trainer
+from jaxrl.core import machine
 from jaxrl.core.machine import MIB, in_units
-from jaxrl.run.devices import compiled
 from jaxrl.run.devices.compiled import memory_line, peak_of
 from tests.programs import SMALL_ARENA
 
@@ -21,22 +21,22 @@ def test_a_programs_peak_is_its_arguments_results_and_what_lies_between():
 
 @pytest.mark.parametrize(("devices", "mib"), [(1, "512 MiB"), (2, "1.0 GiB")])
 def test_devices_of_a_cpu_share_its_memory(devices, mib, monkeypatch):
-    monkeypatch.setattr(compiled, "free_memory", lambda: 2**31)
+    monkeypatch.setattr(machine, "free_memory", lambda: 2**31)
     line = memory_line(512 * MIB, devices)
     assert line.startswith(f"memory: {mib} at the peak of training")
     assert line.endswith("2.0 GiB are free")
 
 
 def test_more_than_there_is_brings_a_warning(monkeypatch):
-    monkeypatch.setattr(compiled, "free_memory", lambda: 2**30)
+    monkeypatch.setattr(machine, "free_memory", lambda: 2**30)
     line = memory_line(2**33, 1)
     assert line.startswith("warning: memory: 8.0 GiB")
     assert "only 1.0 GiB are free" in line
 
 
 def test_where_nothing_is_known_it_says_so(monkeypatch):
-    monkeypatch.setattr(compiled, "free_memory", lambda: None)
-    monkeypatch.setattr(compiled, "process_memory", lambda: None)
+    monkeypatch.setattr(machine, "free_memory", lambda: None)
+    monkeypatch.setattr(machine, "process_memory", lambda: None)
     assert memory_line(5 * MIB, 1) == "memory: 5 MiB at the peak of training"
     assert "does not tell" in memory_line(None, 1)
 
