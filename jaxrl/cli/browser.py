@@ -6,6 +6,7 @@ import sys
 import webbrowser
 
 SCREENS = ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")  # without these there is no screen on Linux
+IN_THE_TERMINAL = {"elinks", "links", "lynx", "w3m", "www-browser"}
 
 
 def open_page(address: str) -> bool:
@@ -13,9 +14,11 @@ def open_page(address: str) -> bool:
 
     A browser of the terminal is not opened, for it would take the terminal from the training.
     """
-    has_screen = sys.platform in ("darwin", "win32") or any(map(os.environ.get, SCREENS))
-    if not has_screen:
+    is_desktop = sys.platform in ("darwin", "win32") and "SSH_CONNECTION" not in os.environ
+    if not (is_desktop or any(map(os.environ.get, SCREENS))):
         return False
     with contextlib.suppress(Exception):  # of any kind: the page can be opened by hand
-        return webbrowser.open(address)
+        browser = webbrowser.get()
+        if os.path.basename(getattr(browser, "name", "")) not in IN_THE_TERMINAL:
+            return browser.open(address)
     return False

@@ -225,7 +225,7 @@ def _page(order: TrainOptions, trainer: Trainer) -> contextlib.AbstractContextMa
         return contextlib.nullcontext()
     from jaxrl.cli.watching import shown_while_training
 
-    return shown_while_training(trainer.run_dir, trainer.progress.say)
+    return shown_while_training(trainer.run_dir, str(order.compile_cache), trainer.progress.say)
 
 
 def train_flags(config: AlgorithmConfig | None = None, algorithm: str = "ppo") -> dict[str, Flag]:

@@ -1,7 +1,7 @@
 """Process beside `jaxrl train --watch` that serves the run's page and opens it in the browser.
 
-It can do the training no harm: it has a lower priority and only reads the run's folder. It ends
-when the pipe from the training is closed, also where that was killed.
+It has a lower priority than the training and only reads the run's folder; what it takes is some
+400 MiB. It ends when the pipe from the training is closed, also where that was killed.
 """
 
 import contextlib
@@ -23,11 +23,12 @@ from jaxrl.core.errors import UsageError, one_line
 from jaxrl.core.plan import labelled
 from jaxrl.replay.run_pages import open_folder
 from jaxrl.replay.server import PORT, LiveServer
+from jaxrl.run.devices import compile_cache
 
 LAST_LOOK_SECONDS = 5.0  # after the training, in which open pages ask once more
 # Of a low priority from its first import on, where the system has priorities.
 START = f"import os; getattr(os, 'nice', int)({NICENESS}); from {__name__} import main; main()"
-LOOK_AT = labelled("look at", "")
+LOOK_AT, NO_PAGE = labelled("look at", ""), "the page of the run cannot be shown"
 
 
 class WatchingProcess:
@@ -35,19 +36,24 @@ class WatchingProcess:
 
     Args:
         folder: of the run.
+        cache: the choice of a compile cache, as of the training.
         say: prints a line, such as the page's address once it is served.
     """
 
-    def __init__(self, folder: Path, say: Callable[[str], None]):
+    def __init__(self, folder: Path, cache: str, say: Callable[[str], None]):
         self._say = say
-        # In a session of its own: Ctrl-C is for the training, which then ends this as well.
+        # A process group of its own: Ctrl-C is for the training, which then ends this as well. Not
+        # a session: Linux compares priorities within one alone. `-P`: a file here may have the name
+        # of a module; the training's environment may lie anywhere on its path.
         self._process = subprocess.Popen(
-            [sys.executable, "-c", START, str(folder)],
+            [sys.executable, "-P", "-c", START, str(folder), cache],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
+            stderr=subprocess.STDOUT,
             text=True,
-            start_new_session=True,
+            errors="replace",
+            process_group=0,
         )
         threading.Thread(target=self._repeat, daemon=True).start()
 
@@ -63,37 +69,44 @@ class WatchingProcess:
 
         Not the process itself, from which the browser would have its low priority.
         """
+        said, last = False, "its process has ended"
         with self._process.stdout as lines:
-            for line in lines:
-                self._say(line.rstrip())
-                if line.startswith(LOOK_AT):
+            for line in map(str.rstrip, lines):
+                last = line or last  # in the end that of an error
+                if line.startswith((LOOK_AT, NO_PAGE)):
+                    said = True
+                    self._say(line)
+                if line.startswith(LOOK_AT) and not self._process.stdin.closed:
                     open_page(line.split()[2])
-        self._process.wait()
+        if self._process.wait() and not said:
+            self._say(f"{NO_PAGE}: {last}")
 
 
 def shown_while_training(
-    folder: Path, say: Callable[[str], None]
+    folder: Path, cache: str, say: Callable[[str], None]
 ) -> contextlib.AbstractContextManager:
     """A `WatchingProcess`, or a line that says why there is none."""
     try:
-        return WatchingProcess(folder, say)
+        return WatchingProcess(folder, cache, say)
     except OSError as error:
-        say(f"the page of the run cannot be shown: {one_line(error)}")
+        say(f"{NO_PAGE}: {one_line(error)}")
         return contextlib.nullcontext()
 
 
 def main() -> None:
     """Serves the page of the run in `sys.argv` until the pipe from the training is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_training, daemon=True).start()
     jax.config.update("jax_platforms", "cpu")  # an accelerator belongs to the training
     find_modules_here()
+    folder, cache = sys.argv[1:]
+    compile_cache.use(cache, say=lambda line: None)  # the training says it
     try:
-        server = _server_of(sys.argv[1])
+        server = _server_of(folder)
     except UsageError as error:
-        print(f"the page of the run cannot be shown: {error}", flush=True)
+        print(f"{NO_PAGE}: {error}", flush=True)
         return
     print(f"{LOOK_AT}{server.address}   while it trains", flush=True)
-    threading.Thread(target=_end_with_training, daemon=True).start()
     server.serve()
 
 

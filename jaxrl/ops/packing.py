@@ -39,7 +39,8 @@ class Packed(struct.PyTreeNode):
                 leaves.append(next(alone))
                 continue
             wide, size = self.wide[dtype], math.prod(shape)
-            part = wide[..., begin[dtype] : begin[dtype] + size]  # of NumPy, too
+            # An index takes NumPy arrays too: the host unpacks metrics.
+            part = wide[..., begin[dtype] : begin[dtype] + size]
             leaves.append(part.reshape(*wide.shape[:-1], *shape))
             begin[dtype] += size
         return jax.tree.unflatten(layout.structure, leaves)

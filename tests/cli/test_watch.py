@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+import types
 import urllib.request
 import webbrowser
 from pathlib import Path
@@ -61,7 +62,8 @@ def test_a_training_without_a_folder_has_nothing_to_watch(capsys):
 
 def test_a_browser_is_opened_only_where_there_is_a_screen(monkeypatch):
     opened = []
-    monkeypatch.setattr(webbrowser, "open", opened.append)
+    browser = types.SimpleNamespace(name="firefox", open=opened.append)
+    monkeypatch.setattr(webbrowser, "get", lambda: browser)
     monkeypatch.setattr(sys, "platform", "linux")
     for name in ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER"):
         monkeypatch.delenv(name, raising=False)
@@ -69,13 +71,15 @@ def test_a_browser_is_opened_only_where_there_is_a_screen(monkeypatch):
     monkeypatch.setenv("DISPLAY", ":0")
     open_page("http://127.0.0.1:1/")
     assert opened == ["http://127.0.0.1:1/"]
+    browser.name = "/usr/bin/w3m"  # it would take the terminal
+    assert not open_page("http://127.0.0.1:1/") and len(opened) == 1
 
 
 def test_a_browser_that_cannot_be_started_is_no_error(monkeypatch):
-    def fails(address):
+    def fails():
         raise webbrowser.Error("no browser")
 
-    monkeypatch.setattr(webbrowser, "open", fails)
+    monkeypatch.setattr(webbrowser, "get", fails)
     monkeypatch.setenv("DISPLAY", ":0")
     assert not open_page("http://127.0.0.1:1/")
 
@@ -83,9 +87,28 @@ def test_a_browser_that_cannot_be_started_is_no_error(monkeypatch):
 def test_a_process_that_cannot_be_started_is_a_line_and_no_error(tmp_path, monkeypatch):
     said = []
     monkeypatch.setattr(sys, "executable", str(tmp_path / "none"))
-    with watching.shown_while_training(tmp_path, said.append):
+    with watching.shown_while_training(tmp_path, "off", said.append):
         pass
     assert said == ["the page of the run cannot be shown: No such file or directory"]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("start", "reason"),
+    [("import none_of_this", "ModuleNotFoundError: No module named 'none_of_this'"), (None, "")],
+)
+def test_a_page_that_cannot_be_served_is_a_line(start, reason, tmp_path, monkeypatch):
+    """The process fails before it is ours, or says itself that the folder holds no run."""
+    monkeypatch.chdir(tmp_path)
+    Path("queue.py").write_text("raise SystemExit('not the module of this name')")
+    if start:
+        monkeypatch.setattr(watching, "START", start)
+    said = []
+    with watching.shown_while_training(tmp_path / "none", "off", said.append):
+        wait_for(lambda: said)
+    (line,) = said
+    assert line.startswith(f"the page of the run cannot be shown: {reason}")
+    assert "none" in line and "queue" not in line
 
 
 @pytest.fixture
@@ -125,6 +148,25 @@ def wait_for_result(process):
     assert any(line.startswith("iter") for line in process.stdout), "it has ended"
 
 
+def page_process(process):
+    """The process beside a training that serves its page."""
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+    (child,) = [
+        int(pid)
+        for pid in children.read_text().split()
+        if b"jaxrl.cli.watching" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    ]
+    return child
+
+
+def is_gone(pid):
+    """Whether a process has ended, though its parent may not have asked how."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
+    except OSError:
+        return True
+
+
 def is_served(address):
     try:
         with urllib.request.urlopen(address, timeout=10) as answer:
@@ -140,32 +182,28 @@ def test_a_watched_training_opens_its_page_which_ends_with_it(training):
     wait_for(opened.exists)
     wait_for(lambda: opened.read_text() == address)
     assert is_served(address)
+    page = page_process(process)
     wait_for_result(process)
     process.send_signal(signal.SIGINT)
     said = process.communicate(timeout=60)[0]
     assert process.returncode == 0 and "resume" in said
-    wait_for(lambda: not is_served(address), 30)
+    wait_for(lambda: is_gone(page), 30)
 
 
 @pytest.mark.process
 def test_a_training_that_is_killed_leaves_no_page_behind(training):
     process, _ = training
-    address = page_of(process)
+    page_of(process)
+    page = page_process(process)
     process.kill()
-    wait_for(lambda: not is_served(address), 30)
+    wait_for(lambda: is_gone(page), 30)
 
 
 @pytest.mark.process
 def test_a_page_that_is_killed_leaves_the_training_as_it_was(training):
     process, _ = training
     page_of(process)
-    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
-    (child,) = [
-        pid
-        for pid in children.read_text().split()
-        if b"jaxrl.cli.watching" in Path(f"/proc/{pid}/cmdline").read_bytes()
-    ]
-    os.kill(int(child), signal.SIGKILL)
+    os.kill(page_process(process), signal.SIGKILL)
     wait_for_result(process)  # and another, which comes seconds later
     wait_for_result(process)
     process.send_signal(signal.SIGINT)

@@ -58,10 +58,10 @@ class StartAndChunk:
         needs = {"start_program": start and not self.can_start, "chunk_program": not self.compiled}
         missing = [name for name in needs if needs[name]]
         with ThreadPoolExecutor(len(needs)) as threads:  # side by side
-            programs = threads.map(lambda name: getattr(self, name).compile(), missing)
-            for name, program in zip(missing, programs, strict=True):
-                setattr(self, name, program)
+            programs = list(threads.map(lambda name: getattr(self, name).compile(), missing))
         machine.give_back_memory()  # of the compiler, which took more than training does
+        # All or nothing: where one fails, both stay as they were, to be compiled again.
+        vars(self).update(zip(missing, programs, strict=True))
         self.can_start, self.compiled = start or self.can_start, True
         self.loaded = 0 < len(missing) == num_hits() - hits
         return time.perf_counter() - begin
