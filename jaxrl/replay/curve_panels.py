@@ -47,8 +47,8 @@ def run_panels(curves: Curves, panels: Sequence[Panel]) -> list[dict[str, Any]]:
         values = of_kind(series, panel.name)
         logarithmic = not panel.linear and spans_decades(values)
         lines = _lines_of(values, logarithmic=logarithmic)
-        if panel.target is not None and lines:
-            lines.append(_target(panel.target, lines))
+        if (target := finite(panel.target)) is not None and lines:
+            lines.append(_target(target, lines))
         found.append(_panel(panel.title, lines, logarithmic=logarithmic))
     return [panel for panel in found if panel["lines"]]
 
@@ -135,11 +135,11 @@ def _target(target: float, lines: Iterable[Line]) -> Line:
 
 
 def _setting_lines(
-    groups: Groups, one_line: Callable[[Mapping[str, Series]], Series | None]
+    groups: Groups, line_of: Callable[[Mapping[str, Series]], Series | None]
 ) -> list[Line]:
     lines = []
     for index, (label, seeds) in enumerate(groups.items()):
-        found = [line for line in map(one_line, seeds) if line is not None and len(line[0])]
+        found = [line for line in map(line_of, seeds) if line is not None and len(line[0])]
         if len(found) > 1:
             steps, (low, middle, high) = band_of(found, quartiles=has_quartiles(groups))
             lines.append(_band_line(label, steps, middle, low, high, role_of(index)))
@@ -159,6 +159,12 @@ def _has_policies(groups: Groups, panel: Panel) -> bool:
     """Returns whether a run has a panel's metric of several policies."""
     every = itertools.chain.from_iterable(groups.values())
     return any(len(of_kind(series, panel.name)) > 1 for series in every)
+
+
+def finite(value: Any) -> float | None:
+    """The value as a float; None where it is no finite number, as JSON holds one."""
+    is_number = isinstance(value, int | float) and math.isfinite(value)
+    return float(value) if is_number else None
 
 
 def _rows(steps: np.ndarray) -> np.ndarray:

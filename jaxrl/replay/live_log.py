@@ -4,6 +4,7 @@ import contextlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from jaxrl.replay.curve_panels import finite
 from jaxrl.run.health import HealthMonitor
 from jaxrl.run.logging.curves import Curves
 from jaxrl.run.logging.history import History
@@ -40,6 +41,7 @@ class LiveLog:
         self._begin()
 
     def _begin(self) -> None:
+        """Forgets what was read: the next look begins at the start of the log."""
         self.curves, self.scores = Curves(self._panels), History()
         self.last: Result | None = None
         self.warnings: list[str] = []
@@ -70,9 +72,9 @@ class LiveLog:
             self.last = results[-1]
 
     def _look(self, result: Result) -> None:
-        score = lookup(result, self._metric) if self._metric else None
-        if isinstance(score, int | float):
-            self.scores.add(result.get(ENV_STEPS, 0), {SCORE: float(score)})
+        score = finite(lookup(result, self._metric)) if self._metric else None
+        if score is not None:
+            self.scores.add(result.get(ENV_STEPS, 0), {SCORE: score})
         if self._monitor is not None:
             with contextlib.suppress(*NOT_NUMBERS):  # counted as damaged
                 self.warnings += self._monitor.look([result])

@@ -1,13 +1,14 @@
 """Trials of a sweep's folder as a page follows them: finished ones, those in training, the rest."""
 
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from jaxrl.core.errors import UsageError, one_line
+from jaxrl.replay.curve_panels import finite
 from jaxrl.replay.live_log import SCORE, LiveLog
 from jaxrl.run.logging.history import Series
 from jaxrl.run.logging.panels import Panel, panels_of
@@ -24,12 +25,12 @@ class TrialState(NamedTuple):
     number: int
     settings: Mapping[str, Any]
     seed: int
-    status: str
-    reason: str  # why it diverged
-    result: Result | None  # the newest
-    score: float | None  # of the newest result, a finite number
-    series: Mapping[str, Series]
-    folder: Path | None  # None: it did not begin yet
+    status: str = PENDING
+    reason: str = ""  # why it diverged
+    result: Result | None = None  # the newest
+    score: float | None = None  # of the newest result, a finite number
+    series: Mapping[str, Series] = MappingProxyType({})
+    folder: Path | None = None  # None: it did not begin yet
 
     @property
     def name(self) -> str:
@@ -80,22 +81,38 @@ class LiveTrials:
         series = _series_of(log)
         if not series:  # its loggers write no log
             series = {SCORE: _scored(*row["curve"])}
-        end = row["status"], row.get("reason", ""), row["result"], _finite(row["score"])
-        return TrialState(number, row["settings"], row["seed"], *end, series, folder)
+        return TrialState(
+            number,
+            row["settings"],
+            row["seed"],
+            status=row["status"],
+            reason=str(row.get("reason") or ""),
+            result=row["result"],
+            score=finite(row["score"]),
+            series=series,
+            folder=folder,
+        )
 
     def _unfinished(
         self, number: int, planned: Mapping[str, Any], folder: Path | None
     ) -> TrialState:
         settings, seed = planned["settings"], planned["seed"]
         if folder is None:
-            return TrialState(number, settings, seed, PENDING, "", None, None, {}, None)
+            return TrialState(number, settings, seed)
         if self.is_population:
             settings = _present_settings(folder, settings)
         log = self._log_of(number, folder)
         last = None if log is None else log.last
-        score = _finite(lookup(last, self.plan["metric"]))
-        now = RUNNING, "", last, score
-        return TrialState(number, settings, seed, *now, _series_of(log), folder)
+        return TrialState(
+            number,
+            settings,
+            seed,
+            status=RUNNING,
+            result=last,
+            score=finite(lookup(last, self.plan["metric"])),
+            series=_series_of(log),
+            folder=folder,
+        )
 
     def _read_results(self) -> None:
         """The finished trials; read again where the file has changed."""
@@ -135,11 +152,6 @@ def _scored(steps: Sequence[float], scores: Sequence[float | None]) -> Series:
     """The part of a finished trial's curve that has scores."""
     steps, scores = np.array(steps, np.float64), np.array(scores, np.float64)
     return steps[np.isfinite(scores)], scores[np.isfinite(scores)]
-
-
-def _finite(value: Any) -> float | None:
-    is_number = isinstance(value, int | float) and math.isfinite(value)
-    return float(value) if is_number else None
 
 
 def _present_settings(folder: Path, settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -112,7 +112,7 @@ def source_line(metadata: Mapping[str, Any], seed: int | None = None) -> str:
     commit, date = metadata.get("commit"), metadata.get("time")
     parts = [
         f"seed {seed}" if seed is not None else "",
-        f"commit {commit[:7]}" if commit else "",
+        f"commit {str(commit)[:7]}" if commit else "",
         str(date)[:10] if date else "",
     ]
     return ", ".join(part for part in parts if part)

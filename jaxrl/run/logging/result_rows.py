@@ -1,12 +1,13 @@
 """The rows of `metrics.jsonl`: a result on each line, as every reader of the log has them."""
 
+import math
 from pathlib import Path
 from typing import Any
 
 from jaxrl.run.results import ENV_STEPS, ITERATIONS, Result
 from jaxrl.run.storage.json_lines import Damage, read_row, whole_lines
 
-COUNTS = {ENV_STEPS, ITERATIONS}  # which are numbers where a result has them
+COUNTS = {ENV_STEPS, ITERATIONS}  # which are finite numbers where a result has them
 
 
 def read_result(line: bytes) -> Result | None:
@@ -19,7 +20,8 @@ def _problem_of(result: Any) -> str:
     if not isinstance(result, dict):
         return "is not a result"
     counts = [result[name] for name in result.keys() & COUNTS]
-    return "" if all(type(count) in (int, float) for count in counts) else "has no counts"
+    are_counts = (type(count) in (int, float) and math.isfinite(count) for count in counts)
+    return "" if all(are_counts) else "has no counts"
 
 
 def read_results(path: Path) -> list[Result]:
