@@ -15,6 +15,10 @@ async function follow() {
       byId("note").textContent = "the server has ended; this is what it showed last";
       continue;
     }
+    if (live.problem) {
+      byId("note").textContent = live.problem;
+      continue;
+    }
     const underWay = shows === compared && data && time > 0 && time < steps(); // seen to its end
     if (live.episode && live.number !== known && !underWay) {
       known = live.number;

@@ -10,15 +10,17 @@ from typing import Any
 
 from jaxrl.core.errors import one_line
 from jaxrl.core.plan import COLUMN
-from jaxrl.replay.curve_panels import run_panels
+from jaxrl.replay.curve_panels import finite, run_panels
 from jaxrl.replay.live_episodes import (
+    NO_EPISODE,
     LiveEpisodes,
+    ShownEpisode,
     columns_for,
+    episode_of,
     has_checkpoint,
-    observation_warnings,
 )
 from jaxrl.replay.live_log import LiveLog
-from jaxrl.replay.page import Column, replay_data
+from jaxrl.replay.page import Column
 from jaxrl.run.health import HealthMonitor
 from jaxrl.run.logging.console import duration
 from jaxrl.run.logging.curves import source_line
@@ -28,7 +30,9 @@ from jaxrl.run.results import ENV_STEPS, ITERATIONS, RETURN, lookup
 from jaxrl.run.settings import RunSettings
 from jaxrl.run.storage import run_folder
 from jaxrl.run.storage.config_file import read_config
-from jaxrl.run.storage.runs import METRICS
+from jaxrl.run.storage.run_folder import METADATA
+from jaxrl.run.storage.runs import CONFIG, METRICS
+from jaxrl.sweeps.saved_sweep import called_damaged
 
 SILENT_SECONDS = 60.0  # without a result, from which on the page says how long
 Plan = list[tuple[str, str]]
@@ -48,25 +52,29 @@ class LiveRun:
         if not has_checkpoint(folder):
             self._episodes.trouble = "no checkpoint yet"
 
-    def status(self, known_episode: int, *, compared: bool = False) -> dict[str, Any]:
-        """The contents of the page; the episode only if its number is not `known_episode`.
+    def status(self, page_episode: int, *, compared: bool = False) -> dict[str, Any]:
+        """The contents of the page.
 
         Args:
+            page_episode: the number of the episode that the page has, which is not sent again.
             compared: ask for an episode of several checkpoints side by side.
+
+        Raises:
+            UsageError: the folder is damaged.
         """
-        number, episode = self._episodes.shown(compared=compared)
-        with self._lock:
+        return self._status(self._episodes.shown(compared=compared), page_episode)
+
+    def _status(self, shown: ShownEpisode, page_episode: int = 0) -> dict[str, Any]:
+        with self._lock, called_damaged(self.folder, f"{CONFIG} or {METADATA}", kind="run"):
             self._log.read()
             return {
                 "title": self.facts.get("env_name", ""),
                 "note": self._note(),
-                "warnings": self._warnings(),
+                "warnings": self._warnings(shown),
                 "plan": self._plan or [],
                 "source": source_line(self.facts, self.facts["config"].get("seed")),
                 "curves": run_panels(self._log.curves, self._panels),
-                "compares": bool(number),
-                "number": number,
-                "episode": None if number == known_episode else episode,
+                **shown.status(page_episode),
             }
 
     def play(self) -> None:
@@ -77,15 +85,12 @@ class LiveRun:
     def report(self, checkpoints: Sequence[str | int]) -> tuple[dict[str, Any], list[Column]]:
         """(the contents of a page that stays as it is, the episodes in it)."""
         self._load()
-        columns, found = [], {}
+        columns, shown = [], NO_EPISODE
         if has_checkpoint(self.folder):
             columns = columns_for(self.folder, checkpoints, trust=self._episodes.trust)
-            found = {"episode": replay_data(columns, note=self.folder.name)}
-            self._episodes.warnings = observation_warnings(columns[-1].recordings[0])
+            shown = episode_of(columns, self.folder)
         self._episodes.trouble = ""
-        status = self.status(0)
-        now = f"as of {datetime.now():%Y-%m-%d %H:%M}"
-        return {**status, **found, "note": f"{status['note']} · {now}", "compares": False}, columns
+        return as_report(self._status(shown)), columns
 
     def _load(self) -> None:
         """Loads the configuration, for the plan and for the health monitor's limits."""
@@ -100,16 +105,15 @@ class LiveRun:
             self._plan = plan
             self._log = LiveLog(self._log.path, self._panels, make_monitor=make_monitor)
 
-    def _warnings(self) -> list[str]:
+    def _warnings(self, shown: ShownEpisode) -> list[str]:
         unchecked = [self._unchecked] * bool(self._unchecked)
-        return [*self._log.warnings, *self._episodes.warnings, *unchecked]
+        return [*self._log.warnings, *shown.warnings, *unchecked]
 
     def _note(self) -> str:
         parts, last = [self.folder.name], self._log.last
         if last is not None:
             parts += progress(last, self.facts["config"].get("total_env_steps"))
-            value = lookup(last, RETURN)
-            if isinstance(value, int | float):
+            if (value := finite(lookup(last, RETURN))) is not None:
                 parts.append(f"return {value:.2f}")
         parts.append(self._state())
         if self._log.num_damaged:
@@ -137,6 +141,12 @@ def loaded(
     plan = [(line[:COLUMN].strip(), line[COLUMN:].strip()) for line in lines]
     score = RunSettings(**facts["run_settings"]).score_attribute
     return plan, functools.partial(HealthMonitor, config, algorithm.diagnostics, score)
+
+
+def as_report(status: Mapping[str, Any]) -> dict[str, Any]:
+    """The contents of a page that stays as it is: they say of when they are."""
+    now = f"as of {datetime.now():%Y-%m-%d %H:%M}"
+    return {**status, "note": f"{status['note']} · {now}", "compares": False}
 
 
 def progress(result: Mapping[str, Any], planned: Any) -> list[str]:

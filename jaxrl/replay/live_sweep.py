@@ -1,21 +1,26 @@
 """Contents of a sweep's page: the table of trials, curves by setting, the best trial's episode."""
 
 import itertools
-import math
 import operator
 import statistics
 import threading
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from jaxrl.replay.curve_panels import role_of, setting_panels
-from jaxrl.replay.live_episodes import LiveEpisodes, columns_for, has_checkpoint
+from jaxrl.replay.curve_panels import finite, role_of, setting_panels
+from jaxrl.replay.live_episodes import (
+    NO_EPISODE,
+    LiveEpisodes,
+    ShownEpisode,
+    columns_for,
+    episode_of,
+    has_checkpoint,
+)
 from jaxrl.replay.live_log import SCORE
-from jaxrl.replay.live_run import silence
+from jaxrl.replay.live_run import as_report, silence
 from jaxrl.replay.live_trials import LiveTrials, TrialState
-from jaxrl.replay.page import Column, replay_data
+from jaxrl.replay.page import Column
 from jaxrl.run.logging.comparison import grouped, label_of, varied_settings
 from jaxrl.run.logging.curves import source_line
 from jaxrl.run.results import ENV_STEPS, ITERATIONS
@@ -38,13 +43,15 @@ class LiveSweep:
         self._lock = threading.Lock()
         self._trials = LiveTrials(folder, self.plan)
         self._episodes = LiveEpisodes(trust=trust)
-        self._playing = ""  # which trial's episode is shown
 
-    def status(self, known_episode: int, *, compared: bool = False) -> dict[str, Any]:
+    def status(self, page_episode: int, *, compared: bool = False) -> dict[str, Any]:
         """The contents of the page, as of `LiveRun.status`."""
-        number, episode = self._episodes.shown(compared=compared)
+        return self._status(self._episodes.shown(compared=compared), page_episode)
+
+    def _status(self, shown: ShownEpisode, page_episode: int = 0) -> dict[str, Any]:
         with self._lock, called_damaged(self.folder):
             trials = self._trials.read()
+            problem = filter(None, [self._trials.problem])
             groups = self._groups(trials)
             ranked = _ranked(groups)
             roles = {}
@@ -52,45 +59,36 @@ class LiveSweep:
                 roles |= {trial.number: role_of(index) for trial in members}
             return {
                 "title": f"{self.plan.get('env_name') or self.plan['config'].get('env')}, sweep",
-                "note": self._note(trials, ranked),
-                "warnings": [*filter(None, [self._trials.problem]), *_diverged(trials)],
+                "note": self._note(trials, ranked, shown),
+                "warnings": [*problem, *_diverged(trials), *shown.warnings],
                 "plan": _plan_lines(self.plan),
                 "source": source_line(self.plan.get("metadata") or {}),
                 "curves": self._curves(ranked, len(groups)),
                 "trials": _table(trials, roles, self._metric),
-                "compares": bool(number),
-                "number": number,
-                "episode": None if number == known_episode else episode,
+                **shown.status(page_episode),
             }
 
     def play(self) -> None:
         """Plays an episode of the best trial that has a checkpoint."""
-        best = self._best("an episode")
+        best = self._best()
         if best is not None:
-            self._episodes.play(best.folder)
+            self._episodes.play(best.folder, f"an episode of trial {best.name}")
 
     def report(self, checkpoints: Sequence[str | int]) -> tuple[dict[str, Any], list[Column]]:
         """(the contents of a page that stays as it is, the episodes in it)."""
-        columns, found = [], {}
-        best = self._best("episodes")
+        columns, shown = [], NO_EPISODE
+        best = self._best()
         if best is not None:
             columns = columns_for(best.folder, checkpoints, trust=self._episodes.trust)
-            found = {"episode": replay_data(columns, note=best.folder.name)}
-        status = self.status(0)
-        now = f"as of {datetime.now():%Y-%m-%d %H:%M}"
-        return {**status, **found, "note": f"{status['note']} · {now}", "compares": False}, columns
+            shown = episode_of(columns, best.folder, f"episodes of trial {best.name}")
+        return as_report(self._status(shown)), columns
 
-    def _best(self, what: str) -> TrialState | None:
-        """The trial with the highest score among those that have a checkpoint.
-
-        Args:
-            what: is shown of it, for the page's headline.
-        """
+    def _best(self) -> TrialState | None:
+        """The trial with the highest score among those that have a checkpoint."""
         with self._lock, called_damaged(self.folder):
             scored = [trial for trial in self._trials.read() if trial.score is not None]
             for trial in sorted(scored, key=operator.attrgetter("score"), reverse=True):
                 if trial.folder is not None and has_checkpoint(trial.folder):
-                    self._playing = f"{what} of trial {trial.name}"
                     return trial
         return None
 
@@ -124,7 +122,7 @@ class LiveSweep:
             note = f"the best {MOST_SETTINGS} of {number} {self._kind}s"
         return setting_panels(series, self._trials.panels, SCORE, self._metric, note)
 
-    def _note(self, trials: Sequence[TrialState], ranked: Groups) -> str:
+    def _note(self, trials: Sequence[TrialState], ranked: Groups, shown: ShownEpisode) -> str:
         finished, logs = self._trials.num_finished, self._trials.logs.values()
         parts = [self.folder.name, f"{finished:,} of {len(trials):,} trials finished"]
         for label in itertools.islice(ranked, 1):
@@ -134,7 +132,7 @@ class LiveSweep:
         if finished < len(trials):
             silences = [silence(log.path) for log in logs]
             parts.append(min(silences, key=len, default=""))  # empty while one of them grows
-        parts += [self._playing, self._episodes.trouble]
+        parts += [shown.name, self._episodes.trouble]
         return " · ".join(filter(None, parts))
 
 
@@ -159,8 +157,8 @@ def _table(trials: Sequence[TrialState], roles: Mapping[int, str], metric: str) 
     for trial in trials:
         settings = [_cell(trial.settings.get(name)) for name in names]
         result = trial.result or {}
-        numbers = [result.get(ITERATIONS, 0), result.get(ENV_STEPS, 0), trial.score]
-        cells = [trial.name, *settings, trial.seed, trial.status, *numbers]
+        counts = [_cell(result.get(name, 0)) for name in (ITERATIONS, ENV_STEPS)]
+        cells = [trial.name, *settings, trial.seed, trial.status, *counts, trial.score]
         rows.append({"role": roles.get(trial.number), "reason": trial.reason, "cells": cells})
     return {
         "columns": ["trial", *names, "seed", "status", "iteration", "steps", metric],
@@ -203,6 +201,5 @@ def _diverged(trials: Sequence[TrialState]) -> list[str]:
 
 def _cell(value: Any) -> Any:
     """A setting's value as a table shows it: a finite number, None, or a text."""
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    is_shown = value is None or (is_number and math.isfinite(value))
-    return value if is_shown else str(value)
+    is_number = not isinstance(value, bool) and finite(value) is not None
+    return value if value is None or is_number else str(value)

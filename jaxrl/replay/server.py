@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import os
 import threading
 import time
 from http import HTTPStatus
@@ -9,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from jaxrl.core.errors import UsageError, one_line
+from jaxrl.core.errors import UsageError, explained, one_line
 from jaxrl.replay.live_run import LiveRun
 from jaxrl.replay.live_sweep import LiveSweep
 from jaxrl.replay.run_pages import live_page
@@ -24,7 +25,6 @@ HEADERS = {
     "Referrer-Policy": "no-referrer",
     "X-Content-Type-Options": "nosniff",
 }
-NOTHING = {"title": "", "warnings": [], "plan": [], "source": "", "curves": [], "number": 0}
 
 
 class LiveServer(ThreadingHTTPServer):
@@ -35,9 +35,12 @@ class LiveServer(ThreadingHTTPServer):
     """
 
     daemon_threads = True
+    # On Windows the option would let another program have the same port at the same time.
+    allow_reuse_address = os.name != "nt"
 
     def __init__(self, run: LiveRun | LiveSweep, port: int = PORT):
         self.run, self.page = run, live_page().encode()
+        self._problem = ""  # why the last look found nothing to play
         try:
             super().__init__((HOST, port), LiveHandler)
         except OSError as error:
@@ -61,11 +64,39 @@ class LiveServer(ThreadingHTTPServer):
         threading.Thread(target=self.serve_forever, daemon=True).start()
         try:
             while True:
-                self.run.play()
+                self.look()
                 time.sleep(LOOK_SECONDS)
         finally:
             self.shutdown()
             self.server_close()
+
+    def look(self) -> None:
+        """Plays what is new; what goes wrong is said in the page, which lives on."""
+        try:
+            with explained("nothing could be played"):
+                self.run.play()
+            self._problem = ""
+        except UsageError as error:  # a folder that was damaged or removed meanwhile
+            self._problem = one_line(error)
+
+    def contents(self, page_episode: int, *, compared: bool) -> bytes:
+        """The answer at `/live`, as JSON: `LiveRun.status`, or the problem with the folder alone.
+
+        Args:
+            page_episode: the number of the episode that the page has.
+            compared: as of `LiveRun.status`.
+        """
+        try:
+            with explained("the folder could not be read"):
+                status = self.run.status(page_episode, compared=compared)
+                status["note"] = " · ".join(filter(None, [status["note"], self._problem]))
+                return _as_json(status)
+        except UsageError as error:
+            return _as_json({"problem": one_line(error)})
+
+
+def _as_json(value: Any) -> bytes:
+    return json.dumps(value, separators=(",", ":"), allow_nan=False).encode()
 
 
 class LiveHandler(BaseHTTPRequestHandler):
@@ -76,21 +107,20 @@ class LiveHandler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         path = urlsplit(self.path)
+        is_foreign = self.headers.get("Sec-Fetch-Site") == "cross-site"
         if self.headers.get("Host") not in self.server.hosts:
             self._answer(HTTPStatus.FORBIDDEN, "text/plain", b"not this host\n")
         elif path.path == "/":
             self._answer(HTTPStatus.OK, "text/html; charset=utf-8", self.server.page)
+        elif path.path == "/live" and is_foreign:  # but a link may lead to the page itself
+            self._answer(HTTPStatus.FORBIDDEN, "text/plain", b"not for other sites\n")
         elif path.path == "/live":
             asked = parse_qs(path.query)
             page_episode = asked.get("episode", ["0"])[0]
             if not page_episode.isdecimal() or len(page_episode) >= 10:
                 page_episode = "0"
             compared = asked.get("compared") == ["1"]
-            try:
-                status = self.server.run.status(int(page_episode), compared=compared)
-            except UsageError as error:  # a file of the sweep that was damaged meanwhile
-                status = {**NOTHING, "note": one_line(error)}
-            content = json.dumps(status, separators=(",", ":"), allow_nan=False).encode()
+            content = self.server.contents(int(page_episode), compared=compared)
             self._answer(HTTPStatus.OK, "application/json", content)
         else:
             self._answer(HTTPStatus.NOT_FOUND, "text/plain", b"not found\n")

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import math
 import shutil
 
 import numpy as np
@@ -13,6 +14,7 @@ from jaxrl.run.logging.curves import Curves
 from jaxrl.run.logging.result_rows import read_result
 from jaxrl.run.logging.text_logs import start_after
 from jaxrl.run.results import ENV_STEPS
+from tests.messages import refusal
 
 
 def row(iteration, **more):
@@ -22,6 +24,11 @@ def row(iteration, **more):
 
 def line(value):
     return json.dumps(value).encode() + b"\n"
+
+
+def sent(folder):
+    """The status of a run's page as its server sends it."""
+    return json.loads(json.dumps(LiveRun(folder).status(0), allow_nan=False))
 
 
 @pytest.fixture
@@ -40,6 +47,9 @@ DAMAGED = {
     "a list": b"[2]\n",
     "an empty line": b"\n",
     "a count that is a text": line(row(2, **{ENV_STEPS: "many"})),
+    "a count without end": line(row(2, **{ENV_STEPS: math.inf})),
+    "a count that is NaN": line(row(2, **{ENV_STEPS: math.nan})),
+    "an iteration that is NaN": line(row(2, training_iteration=math.nan)),
 }
 WITHOUT_NUMBERS = {
     "a table that is a number": line(row(2, env_runners=5)),
@@ -74,7 +84,7 @@ def test_a_damaged_line_is_passed_over_by_each_reader_which_says_so_once(damaged
     np.testing.assert_array_equal(steps, [64, 192])
     np.testing.assert_array_equal(values, [1, 3])
     assert caplog.messages == [f"{path}: line 2 is damaged and left out"]
-    status = LiveRun(run).status(0)
+    status = sent(run)
     assert status["curves"][0]["lines"][0]["xs"] == [64, 192]
     assert "iteration 3, 192 steps" in status["note"] and "no numbers: 1" in status["note"]
 
@@ -84,7 +94,7 @@ def test_a_row_without_numbers_has_no_place_in_the_curves(damaged, run, log, cap
     steps, _ = Curves.from_jsonl(log(damaged)).series()["return"]
     np.testing.assert_array_equal(steps, [64, 192])
     assert caplog.messages == [f"{run / 'metrics.jsonl'}: line 2 is damaged and left out"]
-    status = LiveRun(run).status(0)
+    status = sent(run)
     assert status["curves"][0]["lines"][0]["xs"] == [64, 192] and "no numbers: 1" in status["note"]
 
 
@@ -118,3 +128,42 @@ def test_the_newest_intact_row_is_drawn_though_those_after_it_are_damaged(run, c
     steps, _ = Curves.from_jsonl(path).series()["return"]
     assert steps[-1] == 64 * 2002
     assert caplog.messages == [f"{path}: line 2003 is damaged and left out"]
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, "high"])
+def test_a_newest_return_that_is_no_finite_number_has_no_place_in_the_headline(run, log, value):
+    log(line(row(4, env_runners={"episode_return_mean": value})))
+    path = run / "metrics.jsonl"
+    path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:2]))
+    note = sent(run)["note"]
+    assert "iteration 4" in note and "return" not in note
+
+
+def rewritten(path, **values):
+    path.write_text(json.dumps({**json.loads(path.read_text()), **values}))
+
+
+@pytest.mark.parametrize("target", [math.inf, math.nan, "much", None])
+def test_a_target_that_is_no_number_is_no_line(run, log, target):
+    learners = {"p": {"kl": 0.5}}
+    (run / "metrics.jsonl").write_bytes(line(row(1, learners=learners)))
+    rewritten(run / "metadata.json", panels=[["kl", "KL", "kl_target", False]])
+    names = lambda: [entry["name"] for entry in sent(run)["curves"][1]["lines"]]
+    rewritten(run / "config.json", kl_target=0.01)
+    assert names() == ["p", "target"]
+    rewritten(run / "config.json", kl_target=target)
+    assert names() == ["p"]
+
+
+def test_a_commit_that_is_a_number_is_shown_as_it_is(run):
+    rewritten(run / "metadata.json", commit=5)
+    assert "commit 5," in sent(run)["source"]
+
+
+@pytest.mark.parametrize("loggers", [5, None, True])
+def test_loggers_that_are_no_list_are_refused_in_one_line(run, loggers):
+    settings = json.loads((run / "metadata.json").read_text())["run_settings"]
+    rewritten(run / "metadata.json", run_settings={**settings, "loggers": loggers})
+    (run / "metrics.jsonl").unlink()
+    with refusal("is damaged: config.json or metadata.json holds no run: TypeError"):
+        sent(run)

@@ -1,6 +1,7 @@
 """Random damage to the JSON files of sweeps and populations: left out or refused in one line."""
 
 import importlib
+import json
 import random
 import shutil
 
@@ -54,12 +55,17 @@ def plotted(folder):
     write_plot(runs_in(folder), PlotOptions(out=str(folder.parent / "curves.png")))
 
 
+def sent(page):
+    """The page as its server sends it."""
+    return json.dumps(page.status(0), allow_nan=False)
+
+
 READERS = {
     "find": checkpoint.find,
     "list": runs.contents,
     "resume": lambda folder: jaxrl.resume_sweep(folder, quiet=True, trust=True),
-    "watch": lambda folder: LiveRun(runs.resolve(folder / "trials" / "0000")).status(0),
-    "watch the sweep": lambda folder: LiveSweep(folder).status(0),
+    "watch": lambda folder: sent(LiveRun(runs.resolve(folder / "trials" / "0000"))),
+    "watch the sweep": lambda folder: sent(LiveSweep(folder)),
     "results": lambda folder: jaxrl.load_run(folder / "trials" / "0000").results(),
     "plot": plotted,
 }

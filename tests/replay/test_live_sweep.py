@@ -1,14 +1,19 @@
 """The page of a sweep: its table of trials, and its curves by setting."""
 
+import importlib
 import json
 import shutil
 
+import jax.numpy as jnp
 import pytest
 
 from jaxrl.replay.live_sweep import LiveSweep
+from jaxrl.replay.page import Column
 from jaxrl.replay.run_pages import newest, open_folder, write_report
 from tests.cli.test_plot import make_run
 from tests.messages import refusal
+from tests.play.test_recording import recorded_alone, untrained
+from tests.probes import Probe
 
 METRIC = "env_runners/episode_return_mean"
 LAST = {"training_iteration": 3, "num_env_steps_sampled_lifetime": 300}
@@ -156,6 +161,43 @@ def test_folders_that_are_neither_a_run_nor_a_sweep_are_refused(tmp_path):
         open_folder(tmp_path / "several")
     with refusal("is not a run's folder"):
         open_folder(tmp_path / "none")
+
+
+def test_the_headline_names_the_trial_whose_episode_is_shown_with_its_warnings(
+    tmp_path, run, monkeypatch
+):
+    """Trial 2 is better, but its episode fails: the page still shows that of trial 1."""
+    episodes = importlib.import_module("jaxrl.replay.live_episodes")
+    recording = recorded_alone(untrained(Probe(num_steps=3)))
+    ((agent, steps),) = recording.steps.items()
+    recording.steps[agent] = steps._replace(obs=jnp.full_like(steps.obs, 1e6))
+    folder = make_sweep(tmp_path / "sweep", [0.1, 0.2], finished=2)
+
+    def played(trial, *_, **__):
+        if trial.name == "0002":
+            raise ValueError("the code is gone")
+        return [Column("last", (recording,))]
+
+    monkeypatch.setattr(episodes, "columns_for", played)
+    sweep = LiveSweep(folder)
+    for trial in ("0001", "0002"):
+        shutil.copytree(run / "checkpoints", folder / "trials" / trial / "checkpoints")
+        sweep.play()
+        status = sweep.status(0)
+        assert "an episode of trial 0001" in status["note"] and status["number"] == 1
+        assert "outside its space" in status["warnings"][0]
+    assert "the code is gone" in status["note"]
+
+
+@pytest.mark.parametrize("steps", ["NaN", "Infinity", "1e999"])
+def test_steps_that_are_no_number_are_a_text_of_the_table(tmp_path, steps):
+    folder = make_sweep(tmp_path / "sweep", [0.1], finished=1)
+    results = folder / "results.jsonl"
+    old = '"num_env_steps_sampled_lifetime": 300'
+    assert results.read_text().count(old) == 1
+    results.write_text(results.read_text().replace(old, old.replace("300", steps)))
+    status = json.loads(json.dumps(LiveSweep(folder).status(0), allow_nan=False))
+    assert status["trials"]["rows"][0]["cells"][4:6] == [str(float(steps)).lower(), 0.0]
 
 
 @pytest.mark.parametrize("row", ["[]", "{}", '{"trial": 7}'])

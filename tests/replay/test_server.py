@@ -41,10 +41,11 @@ def server(trainer):
     server.server_close()
 
 
-def ask(server, path, host=None, method="GET"):
-    """(status, headers, text) of a request that is sent as it is."""
+def ask(server, path, host=None, method="GET", **more):
+    """(status, headers, text) of a request that is sent as it is, with `more` headers."""
     connection = http.client.HTTPConnection(HOST, server.server_port, timeout=30)
     headers = {"Host": host or f"{HOST}:{server.server_port}"}
+    headers |= {name.replace("_", "-"): value for name, value in more.items()}
     connection.request(method, path, headers=headers)
     answer = connection.getresponse()
     return answer.status, answer.headers, answer.read().decode()
@@ -95,6 +96,48 @@ def test_the_page_is_for_this_machine_and_no_other_page_may_read_or_frame_it(ser
     assert status == 200 and text == server.page.decode()
     assert not [name for name in headers if name.lower().startswith("access-control")]
     assert "frame-ancestors 'none'" in headers["Content-Security-Policy"]
+
+
+def test_other_sites_may_link_to_the_page_but_not_ask_for_its_contents(server):
+    for site, status in (("cross-site", 403), ("same-origin", 200), ("none", 200)):
+        assert ask(server, "/live?compared=1", Sec_Fetch_Site=site)[0] == status
+        assert ask(server, "/", Sec_Fetch_Site=site)[0] == 200
+
+
+@pytest.fixture
+def damaged(tmp_path, trainer):
+    """A server of a run whose metadata.json has loggers that are no list."""
+    for name in ("config.json", "metadata.json"):
+        (tmp_path / name).write_bytes((trainer.run_dir / name).read_bytes())
+    facts = json.loads((tmp_path / "metadata.json").read_text())
+    facts["run_settings"]["loggers"] = None
+    (tmp_path / "metadata.json").write_text(json.dumps(facts))
+    server = LiveServer(LiveRun(tmp_path), port=0)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield server
+    server.shutdown()
+    server.server_close()
+
+
+def test_a_folder_that_cannot_be_read_is_an_answer_that_says_why(damaged):
+    status, _, text = ask(damaged, "/live")
+    (problem,) = json.loads(text).values()
+    assert status == 200 and "holds no run: TypeError" in problem
+    (damaged.run.folder / "metrics.jsonl").write_text('{"training_iteration": 1}\n')
+    assert "iteration 1" in json.loads(ask(damaged, "/live")[2])["note"]
+
+
+def test_what_cannot_be_played_is_said_in_the_note_until_it_can(server, monkeypatch):
+    def refused():
+        raise PermissionError(13, "Permission denied")
+
+    note = lambda: json.loads(server.contents(0, compared=False))["note"]
+    with monkeypatch.context() as patched:
+        patched.setattr(server.run, "play", refused)
+        server.look()
+        assert "nothing could be played: PermissionError: [Errno 13]" in note()
+    server.look()
+    assert "nothing could be played" not in note()
 
 
 @pytest.mark.parametrize("known", ["x", "-1", "9" * 5000, ""])
