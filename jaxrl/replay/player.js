@@ -253,6 +253,7 @@ const KEYS = {
 
 document.addEventListener("keydown", (event) => {
   if (!data || event.ctrlKey || event.metaKey || event.altKey) return;
+  if (event.key === " " && event.target.closest?.("button, summary")) return; // which it presses
   const act = /^[1-9]$/.test(event.key) ? () => choose(event.key - 1) : KEYS[event.key];
   if (!act) return;
   event.preventDefault();

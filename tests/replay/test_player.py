@@ -93,6 +93,17 @@ def test_a_page_that_is_opened_plays_and_space_pauses_though_the_button_was_clic
     browser.wait(lambda: shown(browser, "playing") == "false")
 
 
+def test_space_presses_the_button_that_has_the_focus_and_no_other(browser, opened):
+    browser.click("#episodes button:nth-child(2)")
+    browser.run("go(9)")
+    browser.wait(lambda: shown(browser, "step") == "9")
+    browser.press(" ")
+    browser.wait(lambda: shown(browser, "step") == "0")  # the episode is chosen again
+    assert shown(browser, "playing") == "false"
+    browser.press(RIGHT)
+    browser.wait(lambda: shown(browser, "step") == "1")
+
+
 def test_several_episodes_have_buttons_and_a_click_on_the_chart_goes_there(browser, opened):
     assert words(browser, "#episodes button") == ["episode 0", "episode 1"]
     browser.click("#episodes button:nth-child(2)")
