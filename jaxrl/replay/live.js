@@ -6,10 +6,13 @@ let compared = false, hurry = () => {};
 const rest = () => new Promise((done) => { hurry = done; setTimeout(done, LOOK); });
 
 async function follow() {
-  for (let known = 0, shows = false; ; await rest()) {
+  // The number of the episode that came last, and the episode itself until it is shown.
+  let known = 0, pending = null, shows = false;
+  for (; ; await rest()) {
+    const wanted = compared;
     let live;
     try {
-      const asked = `live?episode=${shows === compared ? known : 0}&compared=${Number(compared)}`;
+      const asked = `live?episode=${shows === wanted ? known : 0}&compared=${Number(wanted)}`;
       live = await (await fetch(asked)).json();
     } catch {
       byId("note").textContent = "the server has ended; this is what it showed last";
@@ -19,16 +22,17 @@ async function follow() {
       byId("note").textContent = live.problem;
       continue;
     }
-    const underWay = shows === compared && data && time > 0 && time < steps(); // seen to its end
-    if (live.episode && live.number !== known && !underWay) {
-      known = live.number;
-      await take(live.episode);
+    if (live.episode && live.number !== known) [known, pending] = [live.number, live.episode];
+    const underWay = shows === wanted && data && time > 0 && time < steps(); // seen to its end
+    if (pending && !underWay) {
+      await take(pending);
+      pending = null;
+      document.body.dataset.number = known;
       autoplay();
     }
-    shows = compared;
+    shows = wanted;
     showOverview(live);
     byId("which").hidden = !live.compares;
-    document.body.dataset.number = known;
   }
 }
 

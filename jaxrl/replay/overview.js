@@ -9,6 +9,16 @@ function short(value) {
   return found ? `${+(value / found[0]).toPrecision(4)}${found[1]}` : `${+value.toPrecision(4)}`;
 }
 
+// True if a part of the page is to show something new. What stays the same is not built again, so
+// that selected text and the focus stay where they are.
+const built = {}; // {part: what it shows, as JSON}
+
+function isNew(part, ...contents) {
+  const before = built[part];
+  built[part] = JSON.stringify(contents);
+  return built[part] !== before;
+}
+
 // Few digits, as many as a small place holds.
 function brief(value) {
   if (value === null || value === undefined) return NOTHING;
@@ -165,7 +175,10 @@ function showTrials(trials) {
   byId("trials").hidden = !trials;
   if (!trials) return;
   sorting ??= { column: trials.columns.length - 1, isUp: false };
+  if (!isNew("trials", trials, sorting)) return;
   const { column, isUp } = sorting, [head, body] = byId("trials").querySelectorAll("tr, tbody");
+  const buttons = () => [...head.querySelectorAll("button")];
+  const focused = buttons().indexOf(document.activeElement);
   head.replaceChildren();
   trials.columns.forEach((name, index) => {
     const isNumber = typeof sample(trials, index) === "number";
@@ -177,6 +190,7 @@ function showTrials(trials) {
       showTrials(trials);
     };
   });
+  buttons()[focused]?.focus();
   body.replaceChildren();
   const rows = [...trials.rows].sort((a, b) => compare(a.cells[column], b.cells[column], isUp));
   for (const { role, reason, cells } of rows) {
@@ -212,12 +226,14 @@ function cellText(value, name) {
 // Warnings, and the plan that a training begins with.
 
 function showWarnings(warnings) {
+  if (!isNew("warnings", warnings)) return;
   byId("warnings").hidden = !warnings.length;
   byId("warnings").replaceChildren();
   for (const text of warnings) element(byId("warnings"), "li", "", text);
 }
 
 function showPlan(plan, source) {
+  if (!isNew("plan", plan, source)) return;
   byId("plan").hidden = !plan.length;
   byId("source").textContent = source;
   const list = byId("plan").querySelector("dl");

@@ -1,14 +1,19 @@
 """The page of a run and of a sweep in a headless Chromium: curves, table, warnings, both themes."""
 
+import contextlib
 import io
+import os
 import threading
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from PIL import Image
 
 from jaxrl.replay.live_run import LiveRun
+from jaxrl.replay.live_sweep import LiveSweep
 from jaxrl.replay.run_pages import write_report
 from jaxrl.replay.server import LiveServer
+from jaxrl.run.storage import checkpoint
 from tests.replay.browser import MISSING, Browser
 from tests.replay.test_live_run import clipped, rewritten
 from tests.replay.test_live_sweep import make_sweep
@@ -83,6 +88,7 @@ def test_a_click_on_a_columns_head_sorts_the_trials_and_another_turns_them(brows
     assert trials() == ["0003", "0002", "0001", "0000"]
     browser.click("#trials th:nth-child(3) button")  # seeds, the largest first
     assert words(browser, "#trials td:nth-child(3)") == ["1", "1", "0", "0"]
+    assert browser.run("return document.activeElement.textContent") == "seed"
     sorts = browser.run("return document.querySelectorAll('th[aria-sort=descending]').length")
     assert sorts == 1
 
@@ -106,16 +112,33 @@ def test_the_curves_change_with_the_colour_scheme(browser, sweep):
     assert light[1] == 255 and ink()[1] < 255
 
 
-def test_the_live_page_follows_the_log_and_shows_warnings(browser, run):
-    rewritten(run, clipped, 3)
-    live = LiveRun(run)
-    live.play()
+@contextlib.contextmanager
+def live_page(browser, live):
+    """The page of a run or a sweep from its server, looked at by the browser."""
     server = LiveServer(live, port=0)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     try:
         browser.show("light", (1200, 800))
-        browser.complaints()
+        browser.requests(), browser.complaints()
         browser.open(server.address)
+        browser.wait(lambda: words(browser, ".panel canvas") != [])
+        yield
+        assert browser.complaints() == []
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def look_now(browser):
+    """Has the page ask its server now, not after two seconds."""
+    browser.run("hurry()")
+
+
+def test_the_live_page_follows_the_log_and_shows_warnings(browser, run):
+    rewritten(run, clipped, 3)
+    live = LiveRun(run)
+    live.play()
+    with live_page(browser, live):
         browser.wait(lambda: "iteration 3" in words(browser, "#note")[0])
         browser.wait(lambda: words(browser, "h2") != [])
         assert words(browser, "#which button") == ["newest checkpoint", "untrained, best and last"]
@@ -124,10 +147,48 @@ def test_the_live_page_follows_the_log_and_shows_warnings(browser, run):
         browser.wait(lambda: "iteration 12" in words(browser, "#note")[0])
         (warning,) = words(browser, "#warnings li")
         assert "most value targets (90%) are clipped" in warning
-        assert browser.complaints() == []
-    finally:
-        server.shutdown()
-        server.server_close()
+
+
+def test_a_newer_episode_is_sent_once_and_waits_for_the_end_of_the_present_one(browser, run):
+    number = lambda: browser.run("return document.body.dataset.number")
+    live = LiveRun(run)
+    live.play()
+    with live_page(browser, live):
+        browser.wait(lambda: number() == "1")
+        browser.run("play(false); go(3);")
+        os.utime(checkpoint.find(run) / checkpoint.FACTS, (1000, 1000))  # a checkpoint of its own
+        live.play()
+
+        def numbers_sent():
+            """The episode that the page says it has, of each time that it asked."""
+            look_now(browser)
+            asked = [urlsplit(address).query for address in browser.requests()]
+            return [parse_qs(query)["episode"] for query in asked if query]
+
+        browser.wait(lambda: ["2"] in numbers_sent())
+        assert number() == "1" and browser.run("return time") == 3
+        browser.wait(lambda: numbers_sent() == [["2"]])  # it is not sent again
+        browser.run("go(steps());")
+        look_now(browser)
+        browser.wait(lambda: number() == "2")
+
+
+def test_what_stays_the_same_on_a_live_page_is_not_built_again(browser, tmp_path):
+    folder = make_sweep(tmp_path / "sweep", [0.1, 0.2], finished=3)
+    results = folder / "results.jsonl"
+    lines = results.read_text().splitlines(keepends=True)
+    results.write_text("".join(lines[:2]))
+    focused = lambda: browser.run("return document.activeElement.textContent")
+    with live_page(browser, LiveSweep(folder)):
+        browser.wait(lambda: "2 of 4 trials" in words(browser, "#note")[0])
+        browser.click("#trials th:nth-child(1) button")
+        assert focused() == "trial"
+        browser.run("window.plan = document.querySelector('#plan dd')")
+        results.write_text("".join(lines))
+        look_now(browser)
+        browser.wait(lambda: "3 of 4 trials" in words(browser, "#note")[0])
+        assert words(browser, "#trials td:nth-child(4)")[2] == "terminated"
+        assert focused() == "trial" and browser.run("return window.plan.isConnected")
 
 
 def test_names_from_a_folder_are_text_and_no_page_of_their_own(browser, tmp_path):
