@@ -20,12 +20,12 @@ REPORT = "report.html"  # in the folder of the run
 
 
 def open_folder(path: str | Path, *, trust: bool = False) -> LiveRun | LiveSweep:
-    """The run or the sweep in a folder; `runs/arena/latest` is the newest of both.
+    """The run or the sweep in a folder, of which `newest` finds that of `runs/arena/latest`.
 
     Raises:
         UsageError: there is none, or it is damaged.
     """
-    folder = newest(run_path(path))
+    folder = run_path(path)
     if (folder / runs.PLAN).is_file():
         return LiveSweep(folder, trust=trust)
     if not (folder / runs.CONFIG).exists() and (inside := runs.contents(folder)):
@@ -35,18 +35,7 @@ def open_folder(path: str | Path, *, trust: bool = False) -> LiveRun | LiveSweep
 
 def newest(path: Path) -> Path:
     """The newest run or sweep for a path that ends in `latest`; any other as it is."""
-    found, problem = [], None
-    for kind in (runs.CONFIG, runs.PLAN):
-        try:
-            folder = runs.resolve(path, kind)
-            found.append(((folder / kind).stat().st_mtime, folder))
-        except (UsageError, OSError) as error:
-            problem = problem or error
-    if found:
-        return max(found)[1]
-    if isinstance(problem, UsageError):
-        raise problem
-    return path
+    return runs.resolve(path, runs.CONFIG, runs.PLAN)
 
 
 def live_page() -> str:

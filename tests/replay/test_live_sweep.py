@@ -2,11 +2,13 @@
 
 import importlib
 import json
+import os
 import shutil
 
 import jax.numpy as jnp
 import pytest
 
+from jaxrl.cli import report
 from jaxrl.replay.live_sweep import LiveSweep
 from jaxrl.replay.page import Column
 from jaxrl.replay.run_pages import newest, open_folder, write_report
@@ -133,13 +135,22 @@ def test_trials_without_logs_are_drawn_from_their_results(tmp_path):
 
 
 def test_latest_is_the_newest_run_or_sweep(tmp_path):
-    make_run(tmp_path / "20260101-000000-s0")
+    """By the times in their names, though the older one was written last."""
     make_sweep(tmp_path / "20260102-000000-sweep", [0.1], finished=1)
+    older = make_run(tmp_path / "20260101-000000-s0")
+    os.utime(older / "config.json", (4e9, 4e9))
     assert newest(tmp_path / "latest").name == "20260102-000000-sweep"
     shutil.rmtree(tmp_path / "20260102-000000-sweep")
     assert newest(tmp_path / "latest").name == "20260101-000000-s0"
-    with refusal("holds no run"):
+    with refusal("holds no run or sweep"):
         newest(tmp_path / "empty" / "latest")
+
+
+def test_the_command_writes_the_report_of_latest(tmp_path, capsys):
+    folder = make_sweep(tmp_path / "20260102-000000-sweep", [0.1], finished=1)
+    report([str(tmp_path / "latest")])
+    assert capsys.readouterr().out == f"look at      {folder / 'report.html'}\n"
+    assert (folder / "report.html").exists()
 
 
 def test_a_sweep_without_checkpoints_has_a_report_without_an_episode(tmp_path):

@@ -14,6 +14,7 @@ from jaxrl.run.storage.json_lines import Damage, read_rows
 
 LATEST = "latest"
 CONFIG, PLAN = "config.json", "sweep.json"  # the file that tells the folder of a run, of a sweep
+KINDS = {CONFIG: "run", PLAN: "sweep"}
 METRICS, PROGRESS = "metrics.jsonl", "progress.csv"  # in a run's folder
 CURVES, EPISODE, PAGE = "curves.png", "episode.gif", "episode.html"
 RESULTS, TRIALS = "results.jsonl", "trials"  # in a sweep's folder
@@ -23,13 +24,13 @@ MOST_NAMES = 6
 TIME, TIME_FORMAT = re.compile(r"[0-9]{8}-[0-9]{6}"), "%Y%m%d-%H%M%S"
 
 
-def resolve(path: str | Path, kind: str = CONFIG) -> Path:
+def resolve(path: str | Path, *kinds: str) -> Path:
     """The newest run beside it for a path that ends in `latest`, any other path as it is.
 
     A trial of a sweep may be named by its number alone, `trials/0003`.
 
     Args:
-        kind: `CONFIG` or `PLAN`.
+        kinds: `PLAN` for the newest sweep, `CONFIG` and `PLAN` for the newest of both.
 
     Raises:
         UsageError: there is none, or the folder cannot be read.
@@ -39,9 +40,10 @@ def resolve(path: str | Path, kind: str = CONFIG) -> Path:
         return path.with_name(trial_names(path.parent.parent).get(int(path.name), path.name))
     if path.name != LATEST or (path.exists() and not path.is_symlink()):
         return path
-    found = _newest_first(path.parent, kind)
+    kinds = kinds or (CONFIG,)
+    found = _newest_first(path.parent, *kinds)
     if not found:
-        raise UsageError(f"{path}: {path.parent} holds no {'run' if kind == CONFIG else 'sweep'}")
+        raise UsageError(f"{path}: {path.parent} holds no {' or '.join(map(KINDS.get, kinds))}")
     return found[0]
 
 
@@ -102,14 +104,15 @@ def _scores(path: Path) -> dict[str, float]:
     return {f"{row['trial']:04d}": float(row["score"]) for row in rows}
 
 
-def _newest_first(folder: Path, kind: str) -> list[Path]:
-    """The folders of this kind in `folder`, by the time in their names or of their first file."""
+def _newest_first(folder: Path, *kinds: str) -> list[Path]:
+    """The folders of these kinds in `folder`, by the time in their names or of their first file."""
     begins = {}
     try:
-        for path in folder.iterdir() if folder.is_dir() else ():
-            with contextlib.suppress(FileNotFoundError):  # removed meanwhile
-                if (path / kind).is_file() and not is_link(path):
-                    begins[path] = _begin(path, kind)
+        for kind in kinds:
+            for path in folder.iterdir() if folder.is_dir() else ():
+                with contextlib.suppress(FileNotFoundError):  # removed meanwhile
+                    if (path / kind).is_file() and not is_link(path):
+                        begins[path] = _begin(path, kind)
     except OSError as error:
         raise UsageError(f"{folder} cannot be read: {error.strerror or error}") from None
     return sorted(begins, key=begins.__getitem__, reverse=True)
