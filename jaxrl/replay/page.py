@@ -106,13 +106,17 @@ def make_replay(columns: Sequence[Column], *, first: int = 0, note: str = "") ->
 
 def check_size(page: str, columns: Sequence[Column]) -> None:
     """Refuses a page of more than `MAX_BYTES`."""
-    if len(page) > MAX_BYTES:
+    if len(page) <= MAX_BYTES:
+        return
+    of_steps, instead = "", "jaxrl watch shows it at any size"
+    if columns:
         steps = sum(recording.num_steps for recording in _recordings(columns))
-        raise UsageError(
-            f"the page would have {len(page) / 1e6:.0f} MB for {steps:,} steps, and at most "
-            f"{MAX_BYTES / 1e6:.0f} MB are allowed: choose fewer episodes or checkpoints, or a "
-            "smaller max_steps"
-        )
+        of_steps = f" for {steps:,} steps"
+        instead = "choose fewer episodes or checkpoints, or a smaller max_steps"
+    raise UsageError(
+        f"the page would have {len(page) / 1e6:.0f} MB{of_steps}, and at most "
+        f"{MAX_BYTES / 1e6:.0f} MB are allowed: {instead}"
+    )
 
 
 def _recordings(columns: Sequence[Column]) -> list[EpisodeRecording]:

@@ -234,6 +234,8 @@ def test_a_page_that_would_be_too_large_is_refused_with_what_would_help(monkeypa
     monkeypatch.setattr(page, "MAX_BYTES", 20_000)
     with pytest.raises(UsageError, match="0 MB are allowed: choose fewer episodes"):
         page_for(untrained("cartpole"))
+    with pytest.raises(UsageError, match="1 MB, and at most 0 MB are allowed: jaxrl watch shows"):
+        page.check_size(" " * 1_000_000, columns=[])
 
 
 def test_policies_are_named_with_the_agents_that_they_play():
