@@ -35,7 +35,7 @@ def open_folder(path: str | Path, *, trust: bool = False) -> LiveRun | LiveSweep
 
 def newest(path: Path) -> Path:
     """The newest run or sweep for a path that ends in `latest`; any other as it is."""
-    return runs.resolve(path, runs.CONFIG, runs.PLAN)
+    return runs.resolve(path, (runs.CONFIG, runs.PLAN))
 
 
 def live_page() -> str:

@@ -222,7 +222,7 @@ def train(
 
 def saved_devices(path: str | Path) -> Any:
     """The `devices` that the sweep in a folder was asked for."""
-    return read_plan(runs.resolve(checkpoint.run_path(path), runs.PLAN))["devices"]
+    return read_plan(runs.resolve(checkpoint.run_path(path), (runs.PLAN,)))["devices"]
 
 
 def _nothing_to_sweep(trial: Trial) -> str:

@@ -139,7 +139,7 @@ class SweepFolder:
     @classmethod
     def again(cls, path: str | Path) -> tuple["SweepFolder", dict[str, Any]]:
         """(the store of a sweep to resume, what `begin` wrote)."""
-        path = runs.resolve(checkpoint.run_path(path), runs.PLAN)
+        path = runs.resolve(checkpoint.run_path(path), (runs.PLAN,))
         plan, lock = saved_sweep.read_plan(path), run_folder.lock(path)
         try:
             over = saved_sweep.read_results(path, plan)

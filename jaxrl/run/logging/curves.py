@@ -87,10 +87,8 @@ def training_values(result: Result, panels: Sequence[Panel]) -> dict[str, float]
     """The values of one result, by series; those that it does not have are left out."""
     runners = result.get("env_runners", {})
     values = {"return": runners.get("episode_return_mean")}
-    values |= {
-        f"agent/{agent}": mean
-        for agent, mean in runners.get("agent_episode_returns_mean", {}).items()
-    }
+    agents = runners.get("agent_episode_returns_mean", {})
+    values |= {f"agent/{agent}": mean for agent, mean in agents.items()}
     for policy, learner in result.get("learners", {}).items():
         values |= {f"{panel.name}/{policy}": learner.get(panel.name) for panel in panels}
     if any(panel.name == WIN_RATE for panel in panels):

@@ -1,6 +1,5 @@
 """The rows of `metrics.jsonl`: a result on each line, as every reader of the log has them."""
 
-import math
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ def _problem_of(result: Any) -> str:
     if not isinstance(result, dict):
         return "is not a result"
     counts = [result[name] for name in result.keys() & COUNTS]
-    are_counts = (type(count) in (int, float) and math.isfinite(count) for count in counts)
+    are_counts = (type(count) in (int, float) and abs(count) < float("inf") for count in counts)
     return "" if all(are_counts) else "has no counts"
 
 

@@ -24,13 +24,11 @@ MOST_NAMES = 6
 TIME, TIME_FORMAT = re.compile(r"[0-9]{8}-[0-9]{6}"), "%Y%m%d-%H%M%S"
 
 
-def resolve(path: str | Path, *kinds: str) -> Path:
+def resolve(path: str | Path, kinds: tuple[str, ...] = (CONFIG,)) -> Path:
     """The newest run beside it for a path that ends in `latest`, any other path as it is.
 
-    A trial of a sweep may be named by its number alone, `trials/0003`.
-
-    Args:
-        kinds: `PLAN` for the newest sweep, `CONFIG` and `PLAN` for the newest of both.
+    Of kind `PLAN` it is the newest sweep, of `CONFIG` and `PLAN` the newest of both. A trial of a
+    sweep may be named by its number alone, `trials/0003`.
 
     Raises:
         UsageError: there is none, or the folder cannot be read.
@@ -40,7 +38,6 @@ def resolve(path: str | Path, *kinds: str) -> Path:
         return path.with_name(trial_names(path.parent.parent).get(int(path.name), path.name))
     if path.name != LATEST or (path.exists() and not path.is_symlink()):
         return path
-    kinds = kinds or (CONFIG,)
     found = _newest_first(path.parent, *kinds)
     if not found:
         raise UsageError(f"{path}: {path.parent} holds no {' or '.join(map(KINDS.get, kinds))}")
@@ -142,14 +139,11 @@ def next_time(folder: Path) -> str:
 
 def _time_in(name: str) -> str | None:
     """The time that a folder's name begins with, if it is one."""
-    found = TIME.match(name)
-    if found is None:
-        return None
-    try:
-        datetime.strptime(found[0], TIME_FORMAT)
-    except ValueError:  # the 99th of a month
-        return None
-    return found[0]
+    with contextlib.suppress(ValueError):  # the 99th of a month
+        if found := TIME.match(name):
+            datetime.strptime(found[0], TIME_FORMAT)
+            return found[0]
+    return None
 
 
 def _counted(found: list, what: str) -> str:

@@ -37,7 +37,7 @@ def arena(tmp_path):
 
 def test_latest_is_the_newest_run_by_the_time_in_its_name(arena):
     assert resolve(arena / LATEST).name == "20260301-000000-s0"
-    assert resolve(str(arena / LATEST), PLAN).name == "20260401-000000-sweep"
+    assert resolve(str(arena / LATEST), (PLAN,)).name == "20260401-000000-sweep"
     (arena / "20260301-000000-s0" / "config.json").unlink()
     assert (
         resolve(arena / LATEST).name == "20260102-030405-s10"
