@@ -11,7 +11,7 @@ from flax import struct
 
 from jaxrl.core.env import has_outside_state
 from jaxrl.core.errors import AnswersOtherWords, UsageError, brief
-from jaxrl.core.plan import Line, laid_out
+from jaxrl.core.plan import Line
 from jaxrl.core.types import Key, PolicyId, PyTree
 from jaxrl.models.model import model_table, num_parameters
 from jaxrl.models.policy_spec import PolicySpec, PolicyWeights
@@ -69,11 +69,11 @@ def no_data() -> None:
     """The recorded steps of an algorithm that plays."""
 
 
-def describe(config: Any) -> str:
+def describe(config: Any) -> list[Line]:
     """The plan of any algorithm: environment, sizes, and the policies that play."""
     algorithm = config.build()
     lines = [environment_line(config), batch_line(config), *policy_lines(algorithm)]
-    return laid_out([*lines, *idle_lines(config)])
+    return [*lines, *idle_lines(config)]
 
 
 def environment_line(config: Any) -> Line:
@@ -136,7 +136,7 @@ class Algorithm(AnswersOtherWords):
     # Keys of `Metrics.learners`, those first where NaN comes from rather than spreads to.
     root_cause_metrics: tuple[str, ...] = ()
     diagnostics: Diagnostics = no_diagnostics  # of (configuration, result)
-    describe: Callable[[Any], str] = describe  # the plan of a configuration, in a few lines
+    describe: Callable[[Any], list[Line]] = describe  # the plan of a configuration
     data: Callable[[], PyTree] = no_data  # reads the recorded steps; None where it plays
     opponents: "Pool | None" = None  # who plays for one of the policies, drawn for each episode
 

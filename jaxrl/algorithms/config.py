@@ -51,6 +51,7 @@ from jaxrl.core.fields import (
 )
 from jaxrl.core.frozen import freeze_arguments, thawed
 from jaxrl.core.ignored_parts import ignoring
+from jaxrl.core.plan import laid_out
 from jaxrl.core.registry import ENVIRONMENT, environment_of, make_with, registered
 from jaxrl.core.spaces import Dict, Space
 from jaxrl.core.trust import Kind, load, parse_name
@@ -371,7 +372,7 @@ class AlgorithmConfig(
 
     def describe(self) -> str:
         """The plan of the run in a few lines, as the algorithm describes it."""
-        return self.build().describe(self)
+        return laid_out(self.build().describe(self))
 
     def networks(self) -> str:
         """Every policy's network as a table: layers, shapes, parameters."""

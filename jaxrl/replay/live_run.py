@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from jaxrl.core.errors import one_line
-from jaxrl.core.plan import COLUMN
 from jaxrl.replay.curve_panels import finite, run_panels
 from jaxrl.replay.live_episodes import (
     NO_EPISODE,
@@ -137,8 +136,7 @@ def loaded(
     """(the plan that a run's console begins with, what makes its health monitor)."""
     config = read_config(dict(facts), "jaxrl.replay", to_play=True, trust=trust)
     algorithm = config.build()
-    lines = algorithm.describe(config).splitlines()
-    plan = [(line[:COLUMN].strip(), line[COLUMN:].strip()) for line in lines]
+    plan = [(label or "", str(text)) for label, text in algorithm.describe(config)]
     score = RunSettings(**facts["run_settings"]).score_attribute
     return plan, functools.partial(HealthMonitor, config, algorithm.diagnostics, score)
 

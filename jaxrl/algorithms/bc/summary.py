@@ -2,10 +2,10 @@
 
 from jaxrl.algorithms.base import environment_line, idle_lines, policy_lines
 from jaxrl.algorithms.bc.config import BCConfig, MARWILConfig
-from jaxrl.core.plan import laid_out
+from jaxrl.core.plan import Line
 
 
-def describe(config: BCConfig) -> str:
+def describe(config: BCConfig) -> list[Line]:
     """Environment, data, sizes, policies and the loss."""
     steps, size = config.train_batch_size, config.minibatch_size
     loss = "-log pi(a | s)"
@@ -18,4 +18,4 @@ def describe(config: BCConfig) -> str:
     )
     lines = [environment_line(config), ("episodes", ", ".join(config.input)), ("batch", batch)]
     lines += policy_lines(config.build(), f", loss = {loss}")
-    return laid_out([*lines, *idle_lines(config)])
+    return [*lines, *idle_lines(config)]

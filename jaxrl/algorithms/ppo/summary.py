@@ -14,7 +14,7 @@ from jaxrl.algorithms.ppo.config import PPOConfig
 from jaxrl.algorithms.ppo.hypers import PPOSpec
 from jaxrl.algorithms.ppo.loss import Terms, total_loss
 from jaxrl.core.fields import field_names
-from jaxrl.core.plan import Line, laid_out
+from jaxrl.core.plan import Line
 from jaxrl.core.spaces import Box, Space, is_tree, parts_of, tree_of
 from jaxrl.core.types import PolicyId
 from jaxrl.models.model import num_parameters
@@ -39,7 +39,7 @@ CRITICS = {  # the value network, by critic_observation
 }
 
 
-def describe(config: PPOConfig) -> str:
+def describe(config: PPOConfig) -> list[Line]:
     """Policies, sizes, updates and the objective; what several have alike is said once."""
     algorithm, (label, batch) = config.build(), batch_line(config)
     if config.num_updates * config.train_batch_size != config.total_env_steps:
@@ -77,7 +77,7 @@ def describe(config: PPOConfig) -> str:
     for (first, *rest), policies in learners.items():
         whose = f"{_names(policies, 'policies')}: " if len(learners) > 1 else ""
         lines += [("learning", f"{whose}{first}"), *_below(rest)]
-    return laid_out(lines + idle_lines(config) + _faster(config) + _other_than_built_in(config))
+    return lines + idle_lines(config) + _faster(config) + _other_than_built_in(config)
 
 
 def _below(details: Iterable[str]) -> list[Line]:
