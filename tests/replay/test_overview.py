@@ -9,6 +9,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from PIL import Image
 
+from jaxrl.core.errors import UsageError
 from jaxrl.replay.live_run import LiveRun
 from jaxrl.replay.live_sweep import LiveSweep
 from jaxrl.replay.run_pages import write_report
@@ -189,6 +190,22 @@ def test_what_stays_the_same_on_a_live_page_is_not_built_again(browser, tmp_path
         browser.wait(lambda: "3 of 4 trials" in words(browser, "#note")[0])
         assert words(browser, "#trials td:nth-child(4)")[2] == "terminated"
         assert focused() == "trial" and browser.run("return window.plan.isConnected")
+
+
+def test_a_live_page_says_what_is_wrong_with_the_folder_beside_what_it_showed_last(
+    browser, tmp_path, monkeypatch
+):
+    live = LiveSweep(make_sweep(tmp_path / "sweep", [0.1], finished=1))
+    with live_page(browser, live):
+        assert "1 of 2 trials" in words(browser, "#note")[0]
+
+        def damaged(*_, **__):
+            raise UsageError("the folder is damaged")
+
+        monkeypatch.setattr(live, "status", damaged)
+        look_now(browser)
+        browser.wait(lambda: words(browser, "#note") == ["the folder is damaged"])
+        assert words(browser, "#trials td:first-child") == ["0001", "0000"]  # the best first
 
 
 def test_names_from_a_folder_are_text_and_no_page_of_their_own(browser, tmp_path):
