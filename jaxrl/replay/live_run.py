@@ -142,7 +142,7 @@ def loaded(
 
 
 def as_report(status: Mapping[str, Any]) -> dict[str, Any]:
-    """The contents of a page that stays as it is: they say of when they are."""
+    """The contents of a page that stays as it is, with their time in its note."""
     now = f"as of {datetime.now():%Y-%m-%d %H:%M}"
     return {**status, "note": f"{status['note']} · {now}", "compares": False}
 

@@ -9,16 +9,6 @@ function short(value) {
   return found ? `${+(value / found[0]).toPrecision(4)}${found[1]}` : `${+value.toPrecision(4)}`;
 }
 
-// True if a part of the page is to show something new. What stays the same is not built again, so
-// that selected text and the focus stay where they are.
-const built = {}; // {part: what it shows, as JSON}
-
-function isNew(part, ...contents) {
-  const before = built[part];
-  built[part] = JSON.stringify(contents);
-  return built[part] !== before;
-}
-
 // Few digits, as many as a small place holds.
 function brief(value) {
   if (value === null || value === undefined) return NOTHING;
@@ -26,6 +16,16 @@ function brief(value) {
   const text = isSmall || size >= 1e12 ? value.toExponential(1).replace(".0", "")
     : size < 1 ? `${+value.toPrecision(3)}` : short(value);
   return text.replaceAll("-", "\u2212");
+}
+
+const built = {}; // {part of the page: what it shows, as JSON}
+
+// True if a part is to show something new. What stays the same is not built again, so that selected
+// text and the focus stay where they are.
+function isNew(part, ...contents) {
+  const before = built[part];
+  built[part] = JSON.stringify(contents);
+  return built[part] !== before;
 }
 
 // Curves, drawn by uPlot: where the mouse is, all panels say their values at that step.
