@@ -101,14 +101,18 @@ async function play(players, coins, pause) {
 // An agent that a person steers: it goes where the last arrow key points, from the first one on.
 
 const ARROWS = { ArrowUp: 0, ArrowRight: 1, ArrowDown: 2, ArrowLeft: 3 };
-const LOOKS = { agent1: "the blue explorer", agent2: "the orange hunter" };
+const PARTS = {
+  agent1: "the blue explorer: +1 for a new cell, -0.5 for an old one, -1 for a collision",
+  agent2: "the orange hunter: +1 for a collision with the explorer, -0.1 for any other step",
+};
 
 async function steered(players, agent) {
-  const index = Object.keys(LOOKS).indexOf(agent);
-  if (index < 0) throw Error(`play=${agent}: choose ${Object.keys(LOOKS).join(" or ")}`);
+  const index = Object.keys(PARTS).indexOf(agent);
+  if (index < 0) throw Error(`play=${agent}: choose ${Object.keys(PARTS).join(" or ")}`);
   let action;
   show(reset());
-  byId("numbers").textContent = `You are ${LOOKS[agent]}: an arrow key begins.`;
+  byId("numbers").textContent =
+    `You are ${PARTS[agent]}. An arrow key begins the ${STEPS} steps, and turns you.`;
   await new Promise((begin) => addEventListener("keydown", (event) => {
     if (!(event.key in ARROWS)) return;
     event.preventDefault();

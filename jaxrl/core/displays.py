@@ -10,9 +10,9 @@ from typing import Any
 
 from jaxrl.core.plan import Line
 
-STYLE = (
-    ".jaxrl td, .jaxrl th {text-align: left; vertical-align: top; padding: 2px 12px 2px 0; "
-    "white-space: pre-wrap; overflow-wrap: anywhere}"
+STYLE = (  # important: JupyterLab's own rule for tables of outputs would win
+    ".jaxrl td, .jaxrl th {text-align: left !important; vertical-align: top; "
+    "padding: 2px 12px 2px 0; white-space: pre-wrap; overflow-wrap: anywhere}"
 )
 
 

@@ -151,8 +151,8 @@ def check_name(kind: Kind, text: Any, what: str, *, trust: bool) -> None:
     target = named.target if named else text
     raise UsageError(
         f"{what} is {target!r:.200}, which is not part of jaxrl or of an installed plug-in, "
-        "so it was not imported: it may run any code; if you trust who made this file, "
-        "say so with --trust (in Python trust=True)"
+        "so it was not imported: if you trust who made this file, say so with --trust "
+        "(in Python trust=True)"
     )
 
 
@@ -194,8 +194,8 @@ def _imported(module: str, attribute: str, kind: str) -> Any:
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module}.".startswith(f"{error.name}."):
             raise  # the module exists; something that it imports does not
-        what = f"unknown {kind} '{module}:{attribute}'"
-        raise UsageError(f"{what}: there is no module {error.name!r}") from None
+        what = f"unknown {kind} '{module}:{attribute}': there is no module {error.name!r}"
+        raise UsageError(f"{what} here: go to the folder of its file, or set PYTHONPATH") from None
     except AttributeError:
         if module not in sys.modules:
             raise  # an error inside the module

@@ -16,7 +16,7 @@ from tests.serving.served import serving
 
 in_a_browser = pytest.mark.skipif(MISSING is not None, reason=str(MISSING))
 in_node = pytest.mark.skipif(shutil.which("node") is None, reason="Node.js is not installed")
-YOU, DOWN_KEY = "You are the blue explorer: an arrow key begins.", "\ue015"  # of WebDriver
+DOWN_KEY = "\ue015"  # of WebDriver
 CLIENT = "client/javascript/jaxrl-client.js"
 PAGE = "examples/browser/served.html"
 
@@ -41,7 +41,7 @@ def test_a_person_plays_an_agent_of_the_served_arena_by_the_arrow_keys(tmp_path)
         try:
             page = f"{address}/{PAGE}?server={server.address}&coins={'1' * 8}&play="
             browser.open(f"{page}agent1")
-            browser.wait(lambda: browser.run(numbers) == YOU)
+            browser.wait(lambda: "An arrow key begins" in browser.run(numbers))
             browser.press(DOWN_KEY)
             states = browser.wait(lambda: browser.run("return document.body.dataset.states"))
             assert "Reload the page" in browser.run(numbers)

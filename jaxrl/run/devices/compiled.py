@@ -207,8 +207,7 @@ def run_chunk(
         put = lambda rows, row: jax.lax.dynamic_update_index_in_dim(rows, row, i, axis=0)
         return runner, *jax.tree.map(put, state[1:], tuple(new))
 
-    begin = runner, empty(CAPACITY, row), empty(most, steps)
-    return jax.lax.fori_loop(0, count, update, begin)
+    return jax.lax.fori_loop(0, count, update, (runner, empty(CAPACITY, row), empty(most, steps)))
 
 
 def program_for(config: AlgorithmConfig, devices: int = 1, iteration: int = 0) -> Program:

@@ -172,7 +172,8 @@ def _load_class(named: Named) -> None:
     try:
         load(ENVIRONMENT, named)
     except UsageError as error:
-        if not isinstance(vars(sys.modules[named.module]).get(named.attribute), FunctionType):
+        module = sys.modules.get(named.module)  # None where there is no such module
+        if not isinstance(getattr(module, named.attribute, None), FunctionType):
             raise
         raise UsageError(
             f"{error}; name a function again yourself, as --env of jaxrl train --resume, or in "

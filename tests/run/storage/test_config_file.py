@@ -271,6 +271,12 @@ def test_an_environments_function_is_named_again_by_the_user():
         read(made, trust=True)
 
 
+def test_an_environment_whose_module_is_elsewhere_is_named_with_the_way_to_it():
+    made = facts_of(env="key_and_door:Grid")
+    with pytest.raises(UsageError, match=r"there is no module 'key_and_door' here: .*PYTHONPATH"):
+        read(made, trust=True)
+
+
 def test_a_run_folder_that_is_taken_is_resumed_with_trust_where_that_is_needed(tmp_path):
     facts = {**facts_of(env=Corridor(length=5.0)), "policies": {}, "run_settings": {}}
     facts |= {"env_name": "Corridor", "action_masks": False, "opponents_of": None, "panels": []}
