@@ -1,7 +1,7 @@
 """`jaxrl plot`: the learning curves of one run, or of several in one figure."""
 
 import dataclasses
-import functools
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,9 +20,10 @@ from jaxrl.run.logging.curves import Curves, source_line
 from jaxrl.run.logging.figures import figure, save_figure
 from jaxrl.run.logging.panels import MAX_PANELS, panels_of
 from jaxrl.run.storage import checkpoint, run_folder, runs
-from jaxrl.run.storage.runs import METRICS, TRIALS
+from jaxrl.run.storage.runs import CONFIG, METRICS, TRIALS
 
-LONGEST_LABEL = 32
+LONGEST_LABEL, LONGEST_VALUE = 40, 16  # characters, of a line's settings and of one of them
+SEED = re.compile(r"-s[0-9]+(?=(-[0-9]+)?$)")  # in the name of a run's folder
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,7 +57,7 @@ def plot(argv: Sequence[str] | None = None) -> None:
             found += runs_in(runs.resolve(checkpoint.run_path(path)))
         if not found:
             raise UsageError("which runs? give their folders, such as runs/arena/latest")
-        write_plot(list(dict.fromkeys(found)), options)
+        write_plot(list({path.resolve(): path for path in found}.values()), options)
     except UsageError as error:
         print(f"{program('plot')}: {error}", file=sys.stderr)
         sys.exit(2)
@@ -68,7 +69,7 @@ def write_plot(paths: list[Path], options: PlotOptions) -> None:
 
     A PDF of several is for a paper: the returns alone, in the width of a column.
     """
-    facts = [run_folder.read(path) for path in paths]
+    paths, facts = without_repeats(paths, [run_folder.read(path) for path in paths])
     by_name, envs = {}, {}
     for fact in facts:
         envs[fact["env_name"]] = None
@@ -110,21 +111,58 @@ def runs_in(path: Path) -> list[Path]:
     return [log.parent for log in logs if not runs.is_link(log.parent)]
 
 
+def settings_of(facts: dict[str, Any]) -> dict[str, Any]:
+    """Settings of a run that make it another experiment: all but the seed."""
+    weights = facts["run_settings"].get("init_from") or None
+    settings = without(facts["config"], {"seed"})
+    return {"env": facts["env_name"], **settings, "init_from": weights}
+
+
+def without_repeats(
+    paths: list[Path], facts: list[dict[str, Any]]
+) -> tuple[list[Path], list[dict[str, Any]]]:
+    """The runs and their facts; of those with equal settings and one seed the newest, and says so.
+
+    Such runs are one sample, not two.
+    """
+    every = [{**settings_of(fact), "seed": fact["config"].get("seed")} for fact in facts]
+    newest = []
+    for values, members in grouped(every):
+        newest.append(max(members, key=lambda member: runs.begin(paths[member], CONFIG)))
+        if len(members) > 1:
+            same = f"of {len(members)} runs with the same settings and seed {values['seed']}"
+            print_answer(f"{same}, only the newest is drawn: {paths[newest[-1]]}")
+    return [paths[i] for i in newest], [facts[i] for i in newest]
+
+
 def groups_of(runs: list[Path], facts: list[dict[str, Any]]) -> dict[str, list[int]]:
     """{label: which runs}: those that differ by their seeds alone are together.
 
-    A label has the settings in which the groups differ; a run's path where no two are together.
+    A label has the settings in which the groups differ. A line whose settings are too long, or
+    look like another's, is called by its folder.
     """
-    every = [{"env": fact["env_name"], **without(fact["config"], {"seed"})} for fact in facts]
-    settings, members = zip(*grouped(every), strict=True)
-    labels = list(map(functools.partial(label_of, names=varied_settings(settings)), settings))
-    if len(members) in (1, len(runs)) or max(map(len, labels)) > LONGEST_LABEL:
-        labels = labels_of([runs[first] for first, *_ in members])
-    counted = [
-        f"{label}, {len(group)} seeds" if len(group) > 1 else label
-        for label, group in zip(labels, members, strict=True)
-    ]
-    return dict(zip(counted, members, strict=True))
+    settings, members = zip(*grouped(list(map(settings_of, facts))), strict=True)
+    names = varied_settings(settings)
+    labels = [label_of(values, names) for values in settings]
+    for i, label in enumerate(labels):
+        if len(label) > LONGEST_LABEL:
+            labels[i] = label_of(settings[i], names, LONGEST_VALUE)
+    groups, folders = {}, folder_labels(runs, members)
+    for label, folder, group in zip(labels, folders, members, strict=True):
+        name = folder if len(label) > LONGEST_LABEL or labels.count(label) > 1 else label
+        seeds = f"{len(group)} seeds" if len(group) > 1 else ""
+        groups[", ".join(filter(None, [name, seeds]))] = group
+    return groups
+
+
+def folder_labels(runs: list[Path], groups: Sequence[list[int]]) -> list[str]:
+    """The folder of each group's first run, without the seed where the group has several."""
+    labels = labels_of([runs[first] for first, *_ in groups])
+    for i, group in enumerate(groups):
+        seedless = SEED.sub("", labels[i])
+        if len(group) > 1 and seedless not in labels:
+            labels[i] = seedless
+    return labels
 
 
 def labels_of(runs: list[Path]) -> list[str]:

@@ -7,7 +7,7 @@ import pytest
 from jaxrl import UsageError
 from jaxrl.cli import plot
 from jaxrl.cli.flags import flags_of, given_flags
-from jaxrl.cli.plot import PlotOptions, groups_of, labels_of, runs_in
+from jaxrl.cli.plot import PlotOptions, groups_of, labels_of, runs_in, without_repeats
 from jaxrl.run.storage import run_folder
 
 
@@ -31,7 +31,7 @@ def make_run(folder, env_name="probe", num_results=3):
 
 
 def test_one_run_and_several_are_drawn_in_the_format_that_is_asked_for(tmp_path, capsys):
-    runs = [make_run(tmp_path / "runs" / name) for name in ("a", "b")]
+    runs = [write_config(make_run(tmp_path / name), seed=i) for i, name in enumerate("ab")]
     plot([str(runs[0]), "--out", str(tmp_path / "one.svg")])
     plot([*map(str, runs), "--out", str(tmp_path / "two.pdf"), "--title", "mine"])
     assert (tmp_path / "two.pdf").read_bytes().startswith(b"%PDF")
@@ -90,15 +90,69 @@ def test_runs_that_differ_by_their_seed_alone_are_one_line_named_by_what_tells_s
         for seed in (0, 1)
     ]
     assert grouped(runs) == {"lr=0.1, 2 seeds": [0, 1], "lr=0.01, 2 seeds": [2, 3]}
-    assert grouped(runs[:2]) == {"0.1-0, 2 seeds": [0, 1]}
+    assert grouped(runs[:2]) == {"2 seeds": [0, 1]}  # the title says the rest
     assert grouped(runs[:3]) == {"lr=0.1, 2 seeds": [0, 1], "lr=0.01": [2]}
-    assert grouped(runs[::2]) == {"0.1-0": [0], "0.01-0": [1]}  # as they are called
+    assert grouped(runs[::2]) == {"lr=0.1": [0], "lr=0.01": [1]}
 
 
-def test_settings_that_take_many_words_are_called_by_their_first_run(tmp_path):
-    runs = [write_config(make_run(tmp_path / name), seed=i) for i, name in enumerate("abc")]
-    write_config(runs[2], fcnet_hiddens=[256, 256], activation="relu", lr=0.1)
-    assert grouped(runs) == {"a, 2 seeds": [0, 1], "c": [2]}
+def test_a_line_whose_settings_take_many_words_is_called_by_its_folder_and_no_other_line(tmp_path):
+    names = ("20260101-000000-s0", "20260101-000001-s1", "20260101-000002-s0")
+    runs = [write_config(make_run(tmp_path / name), seed=i) for i, name in enumerate(names)]
+    for run in runs[:2]:
+        write_config(run, encoder_args="long " * 8, decoder_args="longer " * 8)
+    write_config(runs[2], encoder_args="short", decoder_args=2)
+    short = "encoder_args=short decoder_args=2"
+    assert grouped(runs) == {"20260101-000000, 2 seeds": [0, 1], short: [2]}
+    assert grouped(runs[1:]) == {"20260101-000001-s1": [0], short: [1]}
+
+
+def test_a_schedule_is_named_by_its_values_and_a_long_value_is_cut(tmp_path):
+    runs = [make_run(tmp_path / name) for name in "abc"]
+    write_config(runs[0], lr=0.001)
+    write_config(runs[1], lr=[[0, 0.001], [60000, 0.0001]])
+    write_config(runs[2], lr=[[0, "longer than is good for a legend"]])
+    assert list(grouped(runs)) == ["lr=0.001", "lr=0.001→0.0001", "lr=[[0, 'longer th…"]
+
+
+def test_lines_whose_settings_look_alike_are_called_by_their_folders(tmp_path):
+    runs = [
+        write_config(make_run(tmp_path / f"run-s{seed}-{lr}"), lr=lr, seed=seed)
+        for lr in (0.1, 0.10001)
+        for seed in (0, 1)
+    ]
+    other = write_config(make_run(tmp_path / "other"), lr=0.2)
+    assert grouped([*runs, other]) == {
+        "run-s0-0.1, 2 seeds": [0, 1],
+        "run-s0-0.10001, 2 seeds": [2, 3],
+        "lr=0.2": [4],
+    }
+
+
+def test_weights_that_a_run_begins_with_are_a_setting(tmp_path):
+    runs = [write_config(make_run(tmp_path / name), seed=i) for i, name in enumerate("ab")]
+    metadata = json.loads((runs[1] / "metadata.json").read_text())
+    metadata["run_settings"] = {"init_from": {"p": "runs/a"}}
+    (runs[1] / "metadata.json").write_text(json.dumps(metadata))
+    assert list(grouped(runs)) == ["init_from=None", "init_from={'p': 'runs/a'}"]
+
+
+def test_of_runs_with_the_same_settings_and_seed_the_newest_alone_is_drawn(tmp_path, capsys):
+    names = ("20260101-000000-s0", "20260301-000000-s0", "20260201-000000-s0", "b")
+    runs = [make_run(tmp_path / name) for name in names]
+    write_config(runs[3], seed=2)
+    kept, facts = without_repeats(runs, [run_folder.read(run) for run in runs])
+    assert kept == [runs[1], runs[3]]
+    assert groups_of(kept, facts) == {"2 seeds": [0, 1]}
+    assert capsys.readouterr().out == (
+        f"of 3 runs with the same settings and seed 1, only the newest is drawn: {runs[1]}\n"
+    )
+
+
+def test_a_run_that_is_named_twice_is_one_run(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    run = make_run(tmp_path / "a")
+    plot([str(run), "a", "--out", "one.svg"])
+    assert capsys.readouterr().out == "look at      one.svg\n"
 
 
 def test_labels_are_as_long_as_tells_runs_apart(tmp_path):

@@ -12,11 +12,14 @@ from jaxrl.algorithms.task_settings import EVERYBODY
 from jaxrl.run.logging.curves import aligned, last_step, of_kind, spans_decades
 from jaxrl.run.logging.figures import (
     COLOURS,
+    LONGEST_NAME,
     QUIET,
     RULE,
     empty_figure,
     empty_panels,
     finish,
+    make_room,
+    named_line,
     seeds_line,
     short,
     smoothed_line,
@@ -27,6 +30,8 @@ from jaxrl.run.logging.panels import WIN_RATE, Panel
 FEWEST_FOR_QUARTILES = 8  # seeds whose quartiles are shown; of fewer their range
 COLUMN = (3.4, 2.5)  # inches: the width of one of a paper's two columns
 POINTS = 8.0  # of its letters
+LONGEST_AT_POINTS = 40  # characters of a line's name; longer ones are a point smaller
+SCHEDULED = ([int, int], [int, float])  # a step and the value at it
 
 Groups = Mapping[str, Sequence[Mapping[str, Series]]]  # {label: the series of each seed}
 
@@ -42,7 +47,7 @@ def compared(groups: Groups, panels: Sequence[Panel], title: str, footer: str = 
     caption = "return"
     if _draw_evaluations(returns, groups):
         caption += ", evaluations as dots"
-    finish(returns, caption)
+    legend_rows = [finish(returns, caption)]
     for axis, panel in zip(others, panels, strict=True):
         one_line = _against_all if panel.name == WIN_RATE else mean_line
         lines = _lines(groups, lambda series, panel=panel: of_kind(series, panel.name), one_line)
@@ -50,9 +55,10 @@ def compared(groups: Groups, panels: Sequence[Panel], title: str, footer: str = 
         logarithmic = not panel.linear and spans_decades(every)
         _draw(axis, groups, lines, logarithmic=logarithmic)
         of_policies = "" if panel.name == WIN_RATE else ", mean over policies"
-        finish(axis, panel.title + of_policies, logarithmic=logarithmic)
+        legend_rows.append(finish(axis, panel.title + of_policies, logarithmic=logarithmic))
     for axis in (returns, *others):
         axis.set_xlim(0, 1.01 * last or 1)
+    make_room(drawn, max(legend_rows))
     return drawn
 
 
@@ -64,8 +70,9 @@ def paper(groups: Groups) -> Any:
     handles, labels = axis.get_legend_handles_labels()
     names = [label.rpartition("  ")[0] for label in labels]  # without the last value
     if len(names) > 1:
-        columns = 1 + (max(map(len, names)) <= 20)
-        looks = {"ncols": columns, "frameon": False, "fontsize": POINTS}
+        longest = max(map(len, names))
+        size = POINTS - (longest > LONGEST_AT_POINTS)
+        looks = {"ncols": 1 + (longest <= 20), "frameon": False, "fontsize": size}
         drawn.legend(handles, names, loc="outside lower center", **looks)
     axis.set_xlabel("environment steps", fontsize=POINTS)
     axis.set_ylabel("episode return", fontsize=POINTS)
@@ -98,13 +105,30 @@ def varied_settings(settings: Sequence[Mapping[str, Any]]) -> dict[str, int]:
     return found
 
 
-def label_of(settings: Mapping[str, Any], names: Iterable[str]) -> str:
-    """`lr=0.001 clip_param=0.2`, of the settings that tell lines apart."""
-    return " ".join(f"{name}={_brief(settings.get(name))}" for name in names)
+def label_of(settings: Mapping[str, Any], names: Iterable[str], longest: int | None = None) -> str:
+    """`lr=0.001 clip_param=0.2`, of the settings that tell lines apart.
+
+    Args:
+        longest: the most characters of a value; the rest of it is cut off.
+    """
+    return " ".join(f"{name}={_brief(settings.get(name), longest)}" for name in names)
 
 
-def _brief(value: Any) -> str:
-    return f"{value:.3g}" if isinstance(value, float) else str(value)
+def _brief(value: Any, longest: int | None) -> str:
+    if _is_schedule(value):
+        return "→".join(f"{number:.3g}" for _, number in value)
+    text = f"{value:.3g}" if isinstance(value, float) else str(value)
+    return text if longest is None or len(text) <= longest else f"{text[: longest - 1]}…"
+
+
+def _is_schedule(value: Any) -> bool:
+    """Returns whether a value is `[[0, 0.001], [60000, 0.0001]]`: numbers from step 0 on."""
+    if not isinstance(value, list | tuple) or len(value) < 2:
+        return False
+    for part in value:
+        if not isinstance(part, list | tuple) or list(map(type, part)) not in SCHEDULED:
+            return False
+    return value[0][0] == 0
 
 
 def band_name(groups: Groups) -> str:
@@ -140,11 +164,14 @@ def _draw_evaluations(axis: Any, groups: Groups) -> bool:
 def _draw(
     axis: Any, groups: Groups, found: Mapping[str, list[Series]], *, logarithmic: bool = False
 ) -> None:
+    """Lines, smoothed where every one of them is of a single run; a median of seeds is not."""
     for (label, lines), colour in zip(found.items(), itertools.cycle(COLOURS)):
         if len(lines) > 1:
             seeds_line(axis, lines, colour, label, quartiles=has_quartiles(groups))
+        elif lines and _has_seeds(groups):
+            named_line(axis, *lines, colour, label, longest=LONGEST_NAME)
         elif lines:
-            smoothed_line(axis, *lines, colour, label, logarithmic=logarithmic)
+            smoothed_line(axis, *lines, colour, label, LONGEST_NAME, logarithmic=logarithmic)
 
 
 def _lines(

@@ -27,6 +27,9 @@ PICTURES = (".png", ".pdf", ".svg")  # what the file's name may end in
 SMOOTHED_FROM = 60  # points of a noisy curve before it is smoothed
 FONTS = {"pdf.fonttype": 42}  # embedded whole, as publishers ask, and text that can be searched
 INLINE_DPI = 75  # of a figure in a notebook: 900 x 600 pixels
+LONGEST_NAME = 50  # characters of a setting in a legend, and of its number of seeds
+HEIGHT, LEGEND_ROW = 8.0, 15 / 72  # inches
+LEGEND_MARGIN = 8  # pixels around a legend's texts
 COLOURS = ("#1962aa", "#e25822", "#2f9e6e", "#9c5fb5", "#c9a227", "#5b6770")
 INK, QUIET, RULE = "#20242c", "#6b7280", "#e3e5e8"
 
@@ -73,7 +76,7 @@ def figure(
     last = last_step([series])
     texts = title, f"{short(last)} environment steps", footer
     drawn, (returns, *others) = empty_panels(1 + len(panels), *texts)
-    _draw_returns(returns, series)
+    legend_rows = [_draw_returns(returns, series)]
     for axis, panel in zip(others, panels, strict=True):
         lines = of_kind(series, panel.name)
         logarithmic = not panel.linear and spans_decades(lines)
@@ -81,9 +84,10 @@ def figure(
         if panel.target is not None and lines:
             dashes, label = (0, (5, 3)), f"target {panel.target:g}"
             axis.axhline(panel.target, color=QUIET, linewidth=1.1, linestyle=dashes, label=label)
-        finish(axis, panel.title, logarithmic=logarithmic)
+        legend_rows.append(finish(axis, panel.title, logarithmic=logarithmic))
     for axis in (returns, *others):
         axis.set_xlim(0, 1.01 * last or 1)
+    make_room(drawn, max(legend_rows))
     return drawn
 
 
@@ -119,7 +123,7 @@ def _png(drawn: Any) -> bytes:
 
 def empty_panels(number: int, title: str, note: str, footer: str) -> tuple[Any, list[Any]]:
     """(figure, up to four panels in reading order), with the texts around them."""
-    drawn = empty_figure((12, 8))
+    drawn = empty_figure((12, HEIGHT))
     drawn.subplots_adjust(left=0.065, right=0.95, bottom=0.075, top=0.845, wspace=0.21, hspace=0.36)
     columns = 1 if number == 1 else 2
     rows = -(-number // columns)
@@ -134,8 +138,25 @@ def empty_panels(number: int, title: str, note: str, footer: str) -> tuple[Any, 
     return drawn, panels[:number]
 
 
-def _draw_returns(axis: Any, series: Mapping[str, Series]) -> None:
-    """The summed return and, of a few agents, their own."""
+def make_room(drawn: Any, legend_rows: int) -> None:
+    """Makes the figure taller where a legend has more than the two rows that fit above a panel."""
+    more = LEGEND_ROW * max(0, legend_rows - 2)
+    rows, edges = drawn.axes[0].get_gridspec().nrows, drawn.subplotpars
+    panel = HEIGHT * (edges.top - edges.bottom) / (rows + (rows - 1) * edges.hspace)
+    height = HEIGHT + rows * more
+    drawn.set_size_inches(drawn.get_figwidth(), height)
+    for text in drawn.texts:  # as far from the nearer edge as before
+        _, y = text.get_position()
+        text.set_y(y * HEIGHT / height if y < 0.5 else 1 - (1 - y) * HEIGHT / height)
+    drawn.subplots_adjust(
+        bottom=edges.bottom * HEIGHT / height,
+        top=1 - ((1 - edges.top) * HEIGHT + more) / height,
+        hspace=edges.hspace + more / panel,
+    )
+
+
+def _draw_returns(axis: Any, series: Mapping[str, Series]) -> int:
+    """The summed return and, of a few agents, their own; returns the legend's rows."""
     agents = of_kind(series, "agent")
     few = 1 < len(agents) <= MAX_LINES
     if few:
@@ -153,7 +174,7 @@ def _draw_returns(axis: Any, series: Mapping[str, Series]) -> None:
             markersize=5,
             label="evaluation",
         )
-    finish(axis, "return per agent and in sum" if few else "return")
+    return finish(axis, "return per agent and in sum" if few else "return")
 
 
 def _draw_lines(axis: Any, lines: Mapping[str, Series], *, logarithmic: bool) -> None:
@@ -178,14 +199,20 @@ def _draw_lines(axis: Any, lines: Mapping[str, Series], *, logarithmic: bool) ->
 
 
 def smoothed_line(
-    axis: Any, series: Series, colour: str, name: str, *, logarithmic: bool = False
+    axis: Any,
+    series: Series,
+    colour: str,
+    name: str,
+    longest: int = 16,
+    *,
+    logarithmic: bool = False,
 ) -> None:
     """The values, pale, under their moving average; of a few points the values alone."""
     steps, values = series
     if len(values) >= SMOOTHED_FROM:
         axis.plot(steps, values, color=colour, alpha=0.25, linewidth=0.9)
         values = smooth(values, logarithmic=logarithmic)
-    named_line(axis, (steps, values), colour, name)
+    named_line(axis, (steps, values), colour, name, longest=longest)
 
 
 def named_line(
@@ -214,19 +241,21 @@ def seeds_line(
     """The median of several seeds, in a band of their range or from quartile to quartile."""
     steps, (least, middle, greatest) = band_of(seeds, quartiles=quartiles)
     axis.fill_between(steps, least, greatest, color=colour, alpha=0.15, linewidth=0)
-    named_line(axis, (steps, middle), colour, name, longest=40)
+    named_line(axis, (steps, middle), colour, name, longest=LONGEST_NAME)
 
 
-def finish(axis: Any, name: str, *, logarithmic: bool = False) -> None:
-    """Title, legend above the panel so that it covers nothing, and quiet scales."""
+def finish(axis: Any, name: str, *, logarithmic: bool = False) -> int:
+    """Title, legend above the panel so that it covers nothing, and quiet scales.
+
+    Returns:
+        The number of the legend's rows, for `make_room`.
+    """
     from matplotlib.ticker import FuncFormatter
 
     handles, labels = axis.get_legend_handles_labels()
-    rows = 1 if sum(len(label) + 6 for label in labels) <= 80 else 2
-    axis.set_title(name, loc="left", size=12, color=INK, y=1.01 + 0.075 * rows if labels else 1.01)
-    if labels:
-        legend_above(axis, handles, labels, -(-len(labels) // rows))
-    else:
+    rows = _legend_within(axis, handles, labels)
+    axis.set_title(name, loc="left", size=12, color=INK, pad=6 + 72 * LEGEND_ROW * rows)
+    if not labels:
         axis.text(
             0.5, 0.5, "nothing yet", transform=axis.transAxes, ha="center", va="center", color=QUIET
         )
@@ -237,6 +266,16 @@ def finish(axis: Any, name: str, *, logarithmic: bool = False) -> None:
         axis.yaxis.set_minor_formatter(FuncFormatter(lambda value, _: ""))
     axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: short(value)))
     quiet_scales(axis)
+    return rows
+
+
+def _legend_within(axis: Any, handles: list[Any], labels: list[str]) -> int:
+    """Places the legend in the fewest rows that end with the panel; returns their number."""
+    for rows in range(1, len(labels) + 1):
+        legend_above(axis, handles, labels, -(-len(labels) // rows))
+        if axis.get_legend().get_window_extent().x1 <= axis.get_window_extent().x1 + LEGEND_MARGIN:
+            return rows
+    return len(labels)
 
 
 def legend_above(axis: Any, handles: list[Any], labels: list[str], columns: int) -> None:

@@ -109,13 +109,14 @@ def _newest_first(folder: Path, *kinds: str) -> list[Path]:
             for path in folder.iterdir() if folder.is_dir() else ():
                 with contextlib.suppress(FileNotFoundError):  # removed meanwhile
                     if (path / kind).is_file() and not is_link(path):
-                        begins[path] = _begin(path, kind)
+                        begins[path] = begin(path, kind)
     except OSError as error:
         raise UsageError(f"{folder} cannot be read: {error.strerror or error}") from None
     return sorted(begins, key=begins.__getitem__, reverse=True)
 
 
-def _begin(path: Path, kind: str) -> tuple[str, float]:
+def begin(path: Path, kind: str) -> tuple[str, float]:
+    """The time in a folder's name, else of its file `kind`; the later of two runs is greater."""
     written = (path / kind).stat().st_mtime
     return _time_in(path.name) or time.strftime(TIME_FORMAT, time.localtime(written)), written
 

@@ -1,5 +1,6 @@
 """The picture of a run never breaks on what the run may lack, and shows what its lines are."""
 
+import itertools
 import math
 
 import matplotlib.image
@@ -10,7 +11,7 @@ from jaxrl.algorithms.ppo.ppo import HEADLINE_METRICS
 from jaxrl.core.errors import UsageError
 from jaxrl.run.logging.comparison import COLUMN, compared, paper
 from jaxrl.run.logging.curves import MAX_LINES, Curves, smooth, source_line
-from jaxrl.run.logging.figures import figure, save_figure, short
+from jaxrl.run.logging.figures import LONGEST_NAME, figure, save_figure, short
 from jaxrl.run.logging.panels import panel_facts, panels_of
 from tests.run.logging.made_results import PANELS, against_opponents, filled, result
 
@@ -136,6 +137,45 @@ def test_several_runs_are_a_line_each():
     assert (
         returns.lines[0].get_color() == entropy.lines[0].get_color() != returns.lines[1].get_color()
     )
+
+
+@pytest.mark.parametrize("num_panels", [0, 1, 3])
+@pytest.mark.parametrize("number", [3, 9])
+def test_legends_of_long_settings_are_whole_and_below_what_is_above_them(number, num_panels):
+    runs = [filled(3).series()] * 2
+    groups = {f"clip_param=0.{i} lr=0.001→0.0001, 12 seeds": runs for i in range(number)}
+    whole = compared(groups, PANELS[:num_panels], "probe", "footer")
+    whole.draw_without_rendering()
+    title, *_ = whole.texts
+    boxes = [axis.get_tightbbox() for axis in whole.axes]
+    assert max(box.x1 for box in boxes) <= whole.bbox.x1
+    assert max(box.y1 for box in boxes) < title.get_window_extent().y0
+    assert not any(one.overlaps(other) for one, other in itertools.combinations(boxes, 2))
+    for axis in whole.axes:
+        assert len(labels(axis)) == number
+        assert labels(axis)[0].startswith("clip_param=0.0 lr=0.001→0.0001, 12 seeds  ")
+
+
+def test_a_papers_legend_of_long_settings_is_whole():
+    name = "fcnet_hiddens=[256, 256] clip_param=0.02, 10 seeds"
+    assert len(name) == LONGEST_NAME
+    figure = paper({name: seeds(0, 1), "b": seeds(2)})
+    figure.draw_without_rendering()
+    box = figure.legends[0].get_window_extent()
+    assert figure.bbox.x0 <= box.x0 and box.x1 <= figure.bbox.x1
+    assert figure.legends[0].get_texts()[0].get_text() == name
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_no_line_is_smoothed_beside_a_setting_of_several_seeds(number):
+    alone = filled(80).series()
+    groups = {"seeds": [filled(80).series()] * number, "alone": [alone]}
+    returns, *_ = compared(groups, PANELS, "probe").axes
+    (in_paper,) = paper(groups).axes
+    pale = 2 - number  # a single run has its values behind its average
+    assert len(returns.lines) == len(in_paper.lines) == 2 + 2 * pale
+    if not pale:
+        np.testing.assert_array_equal(returns.lines[1].get_ydata(), alone["return"][1])
 
 
 def seeds(*offsets, steps=(0, 100, 200)):
