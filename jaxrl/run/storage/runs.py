@@ -131,11 +131,10 @@ def next_time(folder: Path) -> str:
         times = [found for path in folder.iterdir() if (found := _time_in(path.name))]
     if (newest := max(times, default=now)) <= now:
         return now
-    try:
+    with contextlib.suppress(OverflowError):  # the end of the year 9999
         later = datetime.strptime(newest, TIME_FORMAT) + timedelta(seconds=1)
-    except OverflowError:  # the end of the year 9999
-        return newest
-    return later.strftime(TIME_FORMAT)
+        return later.strftime(TIME_FORMAT)
+    return newest
 
 
 def _time_in(name: str) -> str | None:

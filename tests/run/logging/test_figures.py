@@ -150,7 +150,7 @@ def test_legends_of_long_settings_are_whole_and_below_what_is_above_them(number,
     boxes = [axis.get_tightbbox() for axis in whole.axes]
     assert max(box.x1 for box in boxes) <= whole.bbox.x1
     assert max(box.y1 for box in boxes) < title.get_window_extent().y0
-    assert not any(one.overlaps(other) for one, other in itertools.combinations(boxes, 2))
+    assert not any(box.overlaps(next_box) for box, next_box in itertools.combinations(boxes, 2))
     for axis in whole.axes:
         assert len(labels(axis)) == number
         assert labels(axis)[0].startswith("clip_param=0.0 lr=0.001→0.0001, 12 seeds  ")

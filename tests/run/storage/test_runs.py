@@ -75,14 +75,14 @@ def test_a_folder_that_is_named_latest_is_itself(arena):
 
 
 def test_a_run_that_is_removed_while_its_folder_is_listed_is_left_out(arena, monkeypatch):
-    begin = runs._begin
+    begin = runs.begin
 
     def removed(path, kind):
         (path / kind).unlink()
-        monkeypatch.setattr(runs, "_begin", begin)
+        monkeypatch.setattr(runs, "begin", begin)
         return begin(path, kind)
 
-    monkeypatch.setattr(runs, "_begin", removed)
+    monkeypatch.setattr(runs, "begin", removed)
     assert "holds 3 runs and 1 sweep" in contents(arena)
 
 
