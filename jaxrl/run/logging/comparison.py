@@ -31,6 +31,7 @@ FEWEST_FOR_QUARTILES = 8  # seeds whose quartiles are shown; of fewer their rang
 COLUMN = (3.4, 2.5)  # inches: the width of one of a paper's two columns
 POINTS = 8.0  # of its letters
 LONGEST_AT_POINTS = 40  # characters of a line's name; longer ones are a point smaller
+ROWS_IN_COLUMN = 4  # of the legend; with more the figure is taller
 SCHEDULED = ([int, int], [int, float])  # a step and the value at it
 
 Groups = Mapping[str, Sequence[Mapping[str, Series]]]  # {label: the series of each seed}
@@ -72,7 +73,10 @@ def paper(groups: Groups) -> Any:
     if len(names) > 1:
         longest = max(map(len, names))
         size = POINTS - (longest > LONGEST_AT_POINTS)
-        looks = {"ncols": 1 + (longest <= 20), "frameon": False, "fontsize": size}
+        columns = 1 + (longest <= 20)
+        more = max(0, -(-len(names) // columns) - ROWS_IN_COLUMN)
+        drawn.set_size_inches(COLUMN[0], COLUMN[1] + more * 1.6 * size / 72)
+        looks = {"ncols": columns, "frameon": False, "fontsize": size}
         drawn.legend(handles, names, loc="outside lower center", **looks)
     axis.set_xlabel("environment steps", fontsize=POINTS)
     axis.set_ylabel("episode return", fontsize=POINTS)

@@ -166,6 +166,17 @@ def test_a_papers_legend_of_long_settings_is_whole():
     assert figure.legends[0].get_texts()[0].get_text() == name
 
 
+def test_a_papers_figure_is_taller_where_its_legend_has_many_rows():
+    heights = []
+    for number in (4, 16):
+        figure = paper({f"lr=0.001 clip_param=0.{i}, 10 seeds": seeds(i, 2) for i in range(number)})
+        figure.draw_without_rendering()
+        heights.append(figure.axes[0].get_window_extent().height)
+        assert figure.get_figwidth() == COLUMN[0]
+    few, many = heights
+    assert many >= few > 100  # pixels
+
+
 @pytest.mark.parametrize("number", [1, 2])
 def test_no_line_is_smoothed_beside_a_setting_of_several_seeds(number):
     alone = filled(80).series()
