@@ -37,7 +37,7 @@ def test_a_report_says_which_file_was_written(tmp_path, capsys):
     ("words", "message"),
     [
         ([], "name one run's folder"),
-        (["none"], "none is not a run's folder, which has config.json and metadata.json"),
+        (["none"], "none is not a run's folder: its config.json or metadata.json cannot be read"),
         (["run", "--out", "report.pdf"], "the name must end in .html"),
         (["run", "--out", "none/report.html"], "there is no folder none"),
         (["run", "--checkpoint", "1,2,3,4,5,6,7"], "up to 6"),

@@ -163,8 +163,8 @@ def read(path: Path) -> dict[str, Any]:
     try:
         config, rest = (read_json(own_files.read_text(path / name)) for name in (CONFIG, METADATA))
     except OSError as error:
-        what = f"{path} is not a run's folder, which has {CONFIG} and {METADATA}"
-        raise UsageError(f"{what}: {error.strerror or error}") from None
+        what = f"its {CONFIG} or {METADATA} cannot be read ({error.strerror or error})"
+        raise UsageError(f"{path} is not a run's folder: {what}") from None
     except ValueError as error:
         what = f"config.json or metadata.json is not JSON: {one_line(error)}"
         raise UsageError(f"run folder {path} is damaged: {what}") from None
