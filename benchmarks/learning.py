@@ -79,6 +79,7 @@ TASKS = {
     "arena-30-epochs": {**ARENA, "num_epochs": 30, "total_env_steps": 64_000},
     "arena-5-epochs": {**ARENA, "num_epochs": 5, "total_env_steps": 80_000},
     "cartpole": {**CARTPOLE, "total_env_steps": 100_000},
+    "cartpole-tuned": {"env": "cartpole", "tuned": True},
     "arena-tuned": {"env": "arena", "tuned": True},
     "arena-dense": {"env": "arena", "tuned": True, "fcnet_hiddens": (64, 64)},
     "waterworld": {**WATERWORLD, "total_env_steps": 800_000},
@@ -112,7 +113,12 @@ LONG = (200_000, 400_000, 800_000, 1_600_000, 3_200_000)
 MARKS = {task: SHORT if task in USUAL_TASKS else LONG for task in TASKS} | {
     "breakout": (1_000_000, 7_500_000)
 }
-THRESHOLD = {"cartpole": 475.0, "waterworld-tuned": 100.0, "waterworld-dense": 100.0}
+THRESHOLD = {
+    "cartpole": 475.0,
+    "cartpole-tuned": 475.0,
+    "waterworld-tuned": 100.0,
+    "waterworld-dense": 100.0,
+}
 THRESHOLD |= {"arena-tuned": 30.0, "arena-dense": 30.0}
 RANDOM = "random play"
 SMALLEST = {

@@ -3,6 +3,7 @@
     python benchmarks/self_play.py
     python benchmarks/self_play.py --games tic-tac-toe --cases uniform --seeds 0
     python benchmarks/self_play.py --games arena --seeds 0 1 2
+    python benchmarks/self_play.py --games hunter --seeds 0 1 2 3 4
 
 Tic-tac-toe with drawn seats. A policy learns against
 
@@ -20,7 +21,12 @@ matrices of the last seed are drawn beside --out, self_play_uniform.png and so o
 Arena: explorers (pol1) are trained, each with a hunter of its own. New hunters (pol2) are then
 trained against one of them, or against a pool of four or fourteen, and are judged by their return
 against four explorers that none of them met. Beside them a hunter by hand, which always moves
-towards the explorer. All learners have the tuned settings with dense layers, without memory.
+towards the explorer. All learners have settings that were once tuned, with dense layers.
+
+Hunter: pairs are trained at the arena's tuned settings, where both learn. At each quarter of the
+training the hunter is judged against the same four explorers, and at the end the explorer against
+the hunter by hand. Then a best response is trained against each of the first pair, which learns no
+more: as many steps again.
 """
 
 import itertools
@@ -41,13 +47,21 @@ from jaxrl.core.spaces import Box, Discrete
 
 LINES = ((0, 1, 2), (3, 4, 5), (6, 7, 8), (0, 3, 6), (1, 4, 7), (2, 5, 8), (0, 4, 8), (2, 4, 6))
 POWERS = 3 ** np.arange(9)
-DENSE = {"fcnet_hiddens": (64, 64)}  # of the arena, in place of its tuned network
+DENSE = {  # of the arena, in place of its tuned settings
+    "fcnet_hiddens": (64, 64),
+    "num_envs": 64,
+    "rollout_length": 100,
+    "minibatch_size": 320,
+    "entropy_coeff": 0.0,
+    "gamma": 0.99,
+}
+GAMES = ("tic-tac-toe", "arena", "hunter")
 SEATS = ("x", "o")
 MET = {"one": 1, "four": 4, "fourteen": 14}  # explorers that a hunter meets in training
 STRANGERS = 4  # explorers that no hunter meets
 SMALLEST = {
-    **{"games": ["tic-tac-toe", "arena"], "cases": ["uniform"], "seeds": [0]},
-    **{"steps": 16_384, "arena_steps": 8},
+    **{"games": list(GAMES), "cases": ["uniform"], "seeds": [0]},
+    **{"steps": 16_384, "arena_steps": 8, "hunter_steps": 102_400},
 }
 
 
@@ -273,6 +287,75 @@ def hunter_by_hand(strangers: list[str]) -> dict[str, Any]:
     return arena_row("by hand", 0, 0, [], found)
 
 
+def pair(strangers: list[str], seed: int, steps: int, run: Path) -> list[dict[str, Any]]:
+    """Rows of a pair that learns at the tuned settings, at each quarter of its training."""
+    config = jaxrl.PPOConfig.tuned("arena", total_env_steps=steps, seed=seed)
+    judged = config.replace(
+        policies_to_train=("pol2",),
+        opponents=explorers(strangers),
+        per_policy={"pol2": config.to_dict()["per_policy"]["pol2"]},
+    )
+    rows = []
+    with (
+        jaxrl.Trainer(config, run_dir=run, quiet=True, pictures=False) as trainer,
+        jaxrl.Trainer(judged, run_dir=None, quiet=True) as judge,
+    ):
+        for quarter in range(1, 5):
+            result = trainer.fit({"num_env_steps_sampled_lifetime": steps * quarter // 4})
+            judge.set_weights({"pol2": trainer.get_weights()["pol2"]})
+            by_agent = result["env_runners"]["agent_episode_returns_mean"]
+            row = arena_row(f"pair, quarter {quarter}", seed, steps, [], returns(judge))
+            rows.append(
+                {
+                    **row,
+                    "game": "hunter",
+                    "explorer": by_agent["agent1"],
+                    "hunter": by_agent["agent2"],
+                }
+            )
+            print(f"beside each other: {by_agent}", flush=True)
+    found = {"explorer": against_the_hunter_by_hand(f"{run}#pol1")}
+    print(f"explorer of seed {seed} against the hunter by hand: {found}", flush=True)
+    return [*rows, {"game": "hunter", "case": "by hand", "seed": seed, "steps": steps, **found}]
+
+
+def against_the_hunter_by_hand(run: str) -> float:
+    """An explorer's mean return."""
+    pool = jaxrl.OpponentPool(size=1, fixed={"by_hand": chase})
+    config = jaxrl.PPOConfig.tuned("arena", policies_to_train=("pol1",))
+    config = config.replace(opponents=pool)
+    with jaxrl.Trainer(config, run_dir=None, quiet=True, init_from={"pol1": run}) as judge:
+        played = judge.evaluate(episodes=100, explore=True, opponent="by_hand")["env_runners"]
+    return played["agent_episode_returns_mean"]["agent1"]
+
+
+def best_response(role: str, opponent: Any, steps: int) -> dict[str, Any]:
+    """The row of a policy that learns against one opponent, which learns nothing."""
+    config = jaxrl.PPOConfig.tuned("arena", total_env_steps=steps, seed=50)
+    pool = jaxrl.OpponentPool(size=1, fixed={"opponent": opponent})
+    config = config.replace(policies_to_train=(role,), opponents=pool)
+    with jaxrl.Trainer(config, run_dir=None, quiet=True) as trainer:
+        by_agent = trainer.fit()["env_runners"]["agent_episode_returns_mean"]
+    against = "the hunter by hand" if callable(opponent) else "the pair's other"
+    print(f"best response of {role} to {against}: {by_agent}", flush=True)
+    row = {"game": "hunter", "case": f"best response of {role} to {against}", "seed": 50}
+    return {**row, "steps": steps, "explorer": by_agent["agent1"], "hunter": by_agent["agent2"]}
+
+
+def hunters(arguments: Any, folder: Path) -> list[dict[str, Any]]:
+    steps = arguments.hunter_steps
+    count = 1 if arguments.smoke else STRANGERS
+    strangers = [explorer(folder, 100 + i, steps // 4) for i in range(count)]
+    rows = [{**hunter_by_hand(strangers), "game": "hunter"}]
+    for seed in arguments.seeds:
+        rows += pair(strangers, seed, steps, folder / f"pair{seed}")
+    first = folder / f"pair{arguments.seeds[0]}"
+    pairs = [("pol1", chase), ("pol1", f"{first}#pol2"), ("pol2", f"{first}#pol1")]
+    for role, opponent in pairs[:1] if arguments.smoke else pairs:
+        rows.append(best_response(role, opponent, steps))
+    return rows
+
+
 def arena_row(
     case: str, seed: int, steps: int, met: list[float], strangers: list[float]
 ) -> dict[str, Any]:
@@ -297,8 +380,14 @@ def returns(trainer: jaxrl.Trainer) -> list[float]:
 def tables(rows: list[dict[str, Any]]) -> str:
     cases = dict.fromkeys((row["game"], row["case"]) for row in rows)
     by_case = {key: [row for row in rows if (row["game"], row["case"]) == key] for key in cases}
-    lines = {"tic-tac-toe": [], "arena": []}
+    lines = {game: [] for game in GAMES}
     for (game, case), found in by_case.items():
+        if game == "hunter":
+            values = ([row.get(name) for row in found] for name in ("explorer", "hunter"))
+            values = (*values, [row.get("strangers") for row in found])
+            shown = ("" if None in value else report.spread(value, ".1f") for value in values)
+            lines[game].append([case, *shown])
+            continue
         if game == "arena":
             values = ([row[name] for row in found] for name in ("met", "strangers"))
             shown = ("" if None in value else report.spread(value, ".1f") for value in values)
@@ -312,6 +401,7 @@ def tables(rows: list[dict[str, Any]]) -> str:
     titles = {
         "tic-tac-toe": ["against", "lost to random", "lost to minimax", "lost lines", "Elo"],
         "arena": ["explorers met", "return against those", "against four others"],
+        "hunter": ["case", "explorer", "hunter", "hunter against four explorers it never met"],
     }
     return "\n\n".join(
         report.markdown(titles[game], found) for game, found in lines.items() if found
@@ -320,14 +410,13 @@ def tables(rows: list[dict[str, Any]]) -> str:
 
 def main() -> None:
     parser = report.arguments_of("self_play", __doc__, SMALLEST)
-    parser.add_argument(
-        "--games", nargs="+", choices=("tic-tac-toe", "arena"), default=["tic-tac-toe", "arena"]
-    )
+    parser.add_argument("--games", nargs="+", choices=GAMES, default=["tic-tac-toe", "arena"])
     parser.add_argument("--cases", nargs="+", choices=POOLS, default=list(POOLS))
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     parser.add_argument(
         "--arena-steps", type=int, default=4_000_000, help="of a hunter; an explorer has an eighth"
     )
+    parser.add_argument("--hunter-steps", type=int, default=2_000_000, help="of a pair")
     parser.add_argument("--steps", type=int, default=6_000_000, help="of tic-tac-toe")
     arguments = parser.parse_args()
     rows, out = [], arguments.out
@@ -348,6 +437,9 @@ def main() -> None:
             rows.append(hunter_by_hand(strangers))
             for case, seed in itertools.product(met, arguments.seeds):
                 rows.append(hunter(case, known, strangers, (seed, steps)))
+    if "hunter" in arguments.games:
+        with tempfile.TemporaryDirectory() as folder:
+            rows += hunters(arguments, Path(folder))
     report.keep([{**row, **report.circumstances()} for row in rows], arguments.out)
     print(tables(rows))
 

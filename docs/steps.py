@@ -27,8 +27,8 @@ COLUMNS = (
     (("Features: change what is played", ("Feature",), ()),),
     (("Hooks: look on, after each chunk", ("Hook", "Output", "HostCallbacks"), ()),),
 )
-# Base classes, a program for the sources beside it, and a wrapper of a user's hook.
-LEFT_OUT = ("Output", "OutsideTraining", "CheckedHook")
+# Base classes, a program for the sources beside it, one for a debugger, a wrapper of a user's hook.
+LEFT_OUT = ("Output", "OutsideTraining", "UncompiledAlgorithm", "CheckedHook")
 
 
 def classes() -> Iterator[tuple[str, ast.ClassDef]]:

@@ -80,21 +80,26 @@ class MultiAgentArena(StackedEnvironment):
 
     @property
     def tuned(self) -> dict[str, Any]:
-        """Settings for a summed return of some 78 after 2 million steps.
+        """Settings for an explorer that evades its hunter, and a hunter that catches others.
 
-        The network of pol1 matters most: it remembers which cells are visited.
+        The networks matter most: pol1's remembers which cells are visited, pol2's knows the way to
+        agent1.
         """
-        grid = f"height={self.height}, width={self.width}"
-        memory = {"model": f"jaxrl.envs.networks.cell_memory:CellMemory({grid})", "max_seq_len": 1}
+        grid, networks = f"height={self.height}, width={self.width}", "jaxrl.envs.networks"
+        explorer = {"model": f"{networks}.cell_memory:CellMemory({grid})", "max_seq_len": 1}
+        hunter = {"model": f"{networks}.cell_pair:CellPair({grid})", "gamma": 0.9}
         return {
-            "num_envs": 64,
-            "rollout_length": 100,
-            "minibatch_size": 320,
+            "num_envs": 256,
+            "rollout_length": 25,
+            "minibatch_size": 1280,
             "num_epochs": 4,
             "lr": [[0, 2e-3], [2_000_000, 5e-4]],
             "lambda_": 0.95,
             "fcnet_hiddens": (64, 64),
-            "per_policy": {"pol1": memory},
+            "per_policy": {
+                "pol1": {**explorer, "entropy_coeff": 0.01},
+                "pol2": {**hunter, "entropy_coeff": 0.05},
+            },
             "total_env_steps": 2_000_000,
         }
 

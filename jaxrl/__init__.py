@@ -7,6 +7,7 @@ jaxrl.Trainer(jaxrl.PPOConfig.tuned("arena")).fit()    the same with console, lo
 jaxrl.Trainer.from_checkpoint("runs/arena/...").fit()  resumes it, equal to the bit
 jaxrl.load_policy("runs/arena/...", "pol1").act(obs)   a trained policy alone; NumPy in, NumPy out
 jaxrl.load_policy("runs/...").export("model.onnx")     the policy for other programs
+jaxrl.publish("runs/arena/...", "hf:USER/NAME")        with a model card; or into a folder
 jaxrl.load_run("runs/arena/...").dataframe()           its results: dataframe(), plot()
 jaxrl.evaluate("runs/arena/...", episodes=100)         whole episodes of a run's policies
 trainer.sample(100)                                    episodes as objects: steps, log-probabilities
@@ -39,12 +40,15 @@ from jaxrl.core.curriculum import Curriculum, LevelsBySuccess
 from jaxrl.core.env import Environment, MultiAgentEnvironment, StackedEnvironment
 from jaxrl.core.env_checker import check_env
 from jaxrl.core.errors import UsageError, no_attribute
+from jaxrl.core.frame_stack import frame_stack
 from jaxrl.core.registry import make, names, register
 from jaxrl.core.seats import ShuffledSeats
+from jaxrl.core.transform import transform
 from jaxrl.offline.estimators import estimate_return
 from jaxrl.outside.learner import Learner
 from jaxrl.play.load import evaluate, load_policy, render
 from jaxrl.play.replayed_episode import replay_episode
+from jaxrl.publishing.publish import publish
 from jaxrl.replay.page import Replay
 from jaxrl.replay.replay import replay
 from jaxrl.rllib.translation import Translation, from_rllib
@@ -59,7 +63,15 @@ from jaxrl.run.logging.loggers import Logger
 from jaxrl.run.settings import RunSettings
 from jaxrl.run.trainer import Trainer
 from jaxrl.sweeps.population_based_training import PopulationBasedTraining
-from jaxrl.sweeps.space import choice, grid_search, loguniform, randint, uniform
+from jaxrl.sweeps.space import (
+    choice,
+    grid_search,
+    lograndint,
+    loguniform,
+    quniform,
+    randint,
+    uniform,
+)
 from jaxrl.sweeps.sweep import resume_sweep, sweep
 
 __version__ = "0.1.0"
@@ -103,15 +115,19 @@ __all__ = [
     "choice",
     "estimate_return",
     "evaluate",
+    "frame_stack",
     "from_rllib",
     "grid_search",
     "join",
     "load_policy",
     "load_run",
+    "lograndint",
     "loguniform",
     "make",
     "make_train",
     "names",
+    "publish",
+    "quniform",
     "randint",
     "register",
     "render",
@@ -128,6 +144,7 @@ __all__ = [
     "to_rllib",
     "to_rllib_vector",
     "to_sb3_vec",
+    "transform",
     "uniform",
     "use_compile_cache",
 ]

@@ -35,6 +35,7 @@ if "JAX_ENABLE_COMPILATION_CACHE" not in os.environ:
     os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
     os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
 
+import hypothesis
 import jax
 
 from jaxrl import Trainer
@@ -47,6 +48,10 @@ jax.config.update(
 jax.config.update(
     "jax_num_cpu_devices", 4
 )  # for tests/run/devices/test_mesh.py; whoever asks for none uses the first
+
+# No test is timed: machines are shared and busy.
+hypothesis.settings.register_profile("untimed", deadline=None)
+hypothesis.settings.load_profile("untimed")
 
 # Pure functions, settings, errors and the house: what compiles hardly a training.
 QUICK = (

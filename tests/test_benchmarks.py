@@ -34,6 +34,7 @@ NEEDS = [  # packages that no test needs otherwise, by a script and words of its
     ("library_environments", "--resets", "craftax"),
     ("library_environments", "", "envpool"),
     ("mappo", "spread", "jaxmarl"),
+    ("search", "", "optuna"),
 ]
 # What others use.
 PARTS = {"outside_training", "peer_stacks", "plain", "programs", "report", "rllib_examples"}

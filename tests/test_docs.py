@@ -20,7 +20,7 @@ import jaxrl
 from jaxrl.algorithms.ppo.config import PPOConfig
 from jaxrl.cli.help import groups_of
 from jaxrl.cli.main import COMMANDS
-from jaxrl.core.errors import UsageError
+from jaxrl.core.errors import UsageError, is_installed
 from jaxrl.core.registry import SCHEMES, constructor_of
 from jaxrl.core.trust import points_of
 from jaxrl.envs.arena import MultiAgentArena
@@ -141,6 +141,7 @@ def home(request, tmp_path, monkeypatch):
 
 NEEDS = {  # packages of extras, by page
     "export.md": ("flatbuffers", "jax2onnx", "onnxruntime"),
+    "publishing.md": ("safetensors",),
     "serving.md": ("msgspec", "websockets"),
 }
 WITH_PYTHON = [page for page in PAGES if "```python" in page.read_text(encoding="utf-8")]
@@ -159,11 +160,14 @@ def test_the_python_blocks_of_a_page_run(page, home):
 
 
 NOT_RUN = {  # why the blocks of a page that are marked `py` do not run here
+    "batched-simulators.md": "mjlab",
     "distributed.md": "several machines, or Ray Train",
     "episodes.md": "RLlib's own reader of episodes",
     "install.md": "it fills the user's own cache",
+    "library-environments.md": "an environment of the reader's",
     "other-libraries.md": "Stable-Baselines3, RLlib and JaxMARL",
-    "python-environments.md": "a cluster of Ray's",
+    "publishing.md": "a repository at Hugging Face",
+    "python-environments.md": "a cluster of Ray's, and games of Atari",
     "rllib-reference.md": "recorded episodes of two kinds",
     "serving.md": "a server that another program's clients play with",
     "sweeps.md": "Ray Tune",
@@ -228,6 +232,7 @@ STARTS = {
     "jaxrl.cli.train": ("begin", "first_scene"),
     "jaxrl.cli.evaluate": ("_evaluate", "_render"),
     "jaxrl.cli.export": ("_export",),
+    "jaxrl.cli.publish": ("_publish",),
     "jaxrl.cli.plot": ("write_plot",),
     "jaxrl.cli.sweep": ("sweep", "resume_sweep"),
     "jaxrl.cli.serve": ("_serve",),
@@ -299,12 +304,15 @@ def test_the_commands_of_a_page_are_accepted(page, shell):
 def runs_here(command, words):
     """Whether it needs neither other machines nor a browser nor somebody who ends it."""
     waits = {"--coordinator", "--watch", "external", "godot"}
-    return command not in ("serve", "watch") and not waits & set(words)
+    uploads = any(word.startswith("hf:") for word in words)
+    return command not in ("serve", "watch") and not uploads and not waits & set(words)
 
 
 def shorter(command, words):
-    """The same command without wandb and MP4, which are extras; it trains one small iteration."""
+    """The same command without wandb, MP4 and ONNX, which are extras; it trains one iteration."""
     words = [word.replace(".mp4", ".gif") for word in words if word != "wandb"]
+    if not is_installed("jax2onnx"):
+        words = [word.replace(".onnx", ".stablehlo") for word in words]
     if command == "train" or (command == "sweep" and "--resume" not in words):
         if "--total-env-steps" in words:
             del words[(place := words.index("--total-env-steps")) : place + 2]
@@ -390,6 +398,18 @@ def made_by(script):
 
 
 TABLES, HOUSE, STEPS = made_by("tables"), made_by("house"), made_by("steps")
+VERSIONS = made_by("versions")
+
+
+def test_the_versions_of_the_readme_are_those_of_the_table():
+    """`.ci/versions` writes both."""
+    rows = VERSIONS.read()
+    assert VERSIONS.LINE.findall(VERSIONS.README.read_text()) == [VERSIONS.line(rows)]
+    minor = ".".join(rows[-1][0].split(".")[:2])
+    again = (f"{minor}.99", *rows[-1][1:])  # another patch of the last row's Python and JAX
+    assert VERSIONS.with_row(rows, again) == [*rows[:-1], again]
+    others = [("3.11.2", "0.9.2", "x"), ("3.9.1", "0.12.1", "x"), ("3.11.2", "0.10.2", "x")]
+    assert VERSIONS.line(others) == "tested up to 3.11 with JAX 0.10"
 
 
 def test_the_picture_of_the_house_is_drawn_from_the_imports():

@@ -27,9 +27,20 @@ ON_THE_PATH = [ROOT, ROOT / "client" / "python", ROOT / "benchmarks", ROOT / "do
 OURS = ("jaxrl", "envs", "jaxrl_client", "tests")
 NAMED = re.compile(r"(?<!\w)(?:jaxrl|\.)\[([a-z0-9,]+)\]")
 FOR_PEOPLE = {"test", "notebook", "docs", "cuda", "sisl", "peers"}  # not of the code that users run
-IMPORTED_AS = {"playground": "mujoco_playground"}  # under other names than pip's
+IMPORTED_AS = {
+    "playground": "mujoco_playground",
+    "mlflow-skinny": "mlflow",
+}  # under other names than pip's
 WITH_OTHERS = {  # imported by the package beside it, which does not ask for it
-    *("torch", "imageio", "flatbuffers")
+    *(
+        "torch",
+        "imageio",
+        "flatbuffers",
+        "sqlalchemy",
+        "alembic",
+        "opencv_python_headless",
+        "pillow",
+    )
 }
 CHECK = """
 import importlib, json, sys, warnings

@@ -9,6 +9,8 @@ trains as fast as a network without memory.
     per_policy={"pol1": {"model": model, "max_seq_len": 1}}
 """
 
+from collections.abc import Iterator
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -41,13 +43,7 @@ class CellMemory(nn.Module):
     width: int
 
     def __post_init__(self):
-        needed = MultiDiscrete((self.num_cells, self.num_cells))
-        if self.observation_space != needed or not isinstance(self.action_space, Discrete):
-            raise UsageError(
-                f"CellMemory(height={self.height}, width={self.width}) needs observations of two "
-                f"cells, {needed}, and Discrete actions, not {self.observation_space} and "
-                f"{self.action_space}"
-            )
+        check_grid(self)
         super().__post_init__()
 
     @property
@@ -69,18 +65,42 @@ class CellMemory(nn.Module):
         share = time[..., None] / self.num_cells
         near = surroundings(1.0 - visited, cell, self.height, self.width)
         numbers = jnp.concatenate([visited, near, share], axis=-1)
-        relative = relative_place(cell, other, self.height, self.width)
 
         def network(num_outputs: int, scale: float) -> jax.Array:
             hidden = nn.Dense(UNITS)(numbers)
-            hidden += nn.Embed(self.num_cells, UNITS)(cell)
-            hidden += nn.Embed(self.num_cells, UNITS)(other)
-            hidden += nn.Embed((2 * self.height - 1) * (2 * self.width - 1), UNITS)(relative)
-            hidden = nn.relu(nn.Dense(UNITS)(nn.relu(hidden)))
-            return nn.Dense(num_outputs, kernel_init=nn.initializers.orthogonal(scale))(hidden)
+            for feature in place_features(cell, other, self.height, self.width):
+                hidden += feature
+            return upper_layers(hidden, num_outputs, scale)
 
         logits, value = network(self.action_space.n, 0.01), network(1, 1.0)[..., 0]
         return logits, value, {"visited": visited, "time": time + 1.0}
+
+
+def check_grid(model: nn.Module) -> None:
+    """Refuses spaces that are not those of the model's `height` and `width`."""
+    grid = f"{type(model).__name__}(height={model.height}, width={model.width})"
+    needed = MultiDiscrete((model.height * model.width,) * 2)
+    if model.observation_space != needed or not isinstance(model.action_space, Discrete):
+        raise UsageError(
+            f"{grid} needs observations of two cells, {needed}, and Discrete actions, not "
+            f"{model.observation_space} and {model.action_space}"
+        )
+
+
+def place_features(
+    cell: jax.Array, other: jax.Array, height: int, width: int
+) -> Iterator[jax.Array]:
+    """The first layer's sums f32[..., UNITS] of the two cells and of the way between them."""
+    yield nn.Embed(height * width, UNITS)(cell)
+    yield nn.Embed(height * width, UNITS)(other)
+    ways = (2 * height - 1) * (2 * width - 1)
+    yield nn.Embed(ways, UNITS)(relative_place(cell, other, height, width))
+
+
+def upper_layers(hidden: jax.Array, num_outputs: int, scale: float) -> jax.Array:
+    """The layers above the first one's sums, f32[..., num_outputs]."""
+    hidden = nn.relu(nn.Dense(UNITS)(nn.relu(hidden)))
+    return nn.Dense(num_outputs, kernel_init=nn.initializers.orthogonal(scale))(hidden)
 
 
 def surroundings(board: jax.Array, cell: jax.Array, height: int, width: int) -> jax.Array:

@@ -17,7 +17,7 @@ from jax.experimental import io_callback
 
 from jaxrl.adapters import wrapping
 from jaxrl.core.batched_env import BatchedEnvironment
-from jaxrl.core.errors import UsageError, reason_of
+from jaxrl.core.errors import UsageError, brief, reason_of
 from jaxrl.core.fields import without
 from jaxrl.core.spaces import Box, Dict, Discrete, Space
 from jaxrl.core.types import PyTree
@@ -30,6 +30,7 @@ NOT_ARGUMENTS = {
     *("num_envs", "batch_size", "seed", "env_seed", "max_num_players"),
     *("base_path", "gym_reset_return_info", "reward_threshold", "thread_affinity_offset"),
 }
+MOST_THREADS = 1024  # of a pool; EnvPool ends the process where the system refuses one
 TYPES = {"float64": "float32", "int64": "int32"}  # JAX has 32 bits by default
 NO_VMAP = (
     "an environment of EnvPool cannot be vmapped: its pool takes one batch of actions; "
@@ -81,6 +82,12 @@ class EnvPool(BatchedEnvironment):
 
     def __init__(self, task: str, *, seed: int = 0, direct: bool = True, **args: Any):
         self._task, self._seed, self._args = task, seed, args
+        num_threads = args.get("num_threads", 0)
+        if not isinstance(num_threads, int) or not 0 <= num_threads <= MOST_THREADS:
+            raise UsageError(
+                f"environment {self.name!r}: num_threads must be an integer from 0, for all cores, "
+                f"to {MOST_THREADS:,}, not {brief(num_threads)}"
+            )
         self._spec = _made(task, envpool.make_spec, task, **args)
         self._parts = _observed(self.name, self._spec)
         self._action_space = _action_space(self.name, self._spec)

@@ -4,7 +4,6 @@
 `MultiToSingleWrapper`: an action for each member, and the sum of their rewards.
 """
 
-import dataclasses
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -16,7 +15,6 @@ from flax import struct
 
 from jaxrl.adapters import wrapping
 from jaxrl.core.errors import UsageError
-from jaxrl.core.fields import field_values
 from jaxrl.core.spaces import Box, Discrete, MultiDiscrete, Space, box_of, space_of
 from jaxrl.core.types import PyTree
 
@@ -72,7 +70,7 @@ def adapt(name: str | None, make: Any, env: Any) -> "Jumanji":
 
 def _wrapped(env: Any, name: str, args: Mapping[str, Any]) -> "Jumanji":
     _, first = jax.eval_shape(env.reset, jax.random.PRNGKey(0))
-    kind = MaskedJumanji if MASK in _by_name(first.observation) else Jumanji
+    kind = MaskedJumanji if MASK in wrapping.by_name(first.observation) else Jumanji
     return kind(env, name, args)
 
 
@@ -92,7 +90,7 @@ class Jumanji(wrapping.WrappedEnvironment):
         self._viewer = _viewer(self._env)
         if self._viewer is not None:
             self.render = self._render
-        obs = _by_name(first.observation)
+        obs = wrapping.by_name(first.observation)
         self._observations = space_of(jax.tree.map(box_of, obs))
         masked = obs[MASK].shape if MASK in obs else ()
         self._action_type = self._env.action_spec.dtype
@@ -131,7 +129,7 @@ class Jumanji(wrapping.WrappedEnvironment):
         return self._viewer.render(state.grid if is_connector else state)
 
     def _reached(self, state: PyTree, timestep: Any) -> tuple[PyTree, Inner]:
-        obs = _by_name(timestep.observation)
+        obs = wrapping.by_name(timestep.observation)
         # The last step by the clock alone has a discount, where the library tells the two apart.
         truncated = (timestep.step_type == StepType.LAST) & jnp.any(timestep.discount > 0)
         return obs, Inner(state, truncated, jnp.ravel(obs[MASK]) if MASK in obs else None)
@@ -142,17 +140,6 @@ class MaskedJumanji(Jumanji):
 
     def action_mask(self, state, params) -> jax.Array:
         return state.inner.mask
-
-
-def _by_name(obs: PyTree) -> PyTree:
-    """Named tuples and dataclasses as dicts."""
-    if dataclasses.is_dataclass(obs):
-        fields = field_values(obs)
-    elif hasattr(obs, "_asdict"):
-        fields = obs._asdict()
-    else:
-        return obs
-    return {name: _by_name(value) for name, value in fields.items()}
 
 
 def _viewer(env: Any) -> MatplotlibViewer | None:

@@ -7,6 +7,7 @@ beside the library's state, wherever a library keeps its own; so its time limit 
 
 import contextlib
 import copy
+import dataclasses
 import functools
 import inspect
 import io
@@ -23,7 +24,7 @@ from flax import struct
 
 from jaxrl.core.env import Environment, MultiAgentEnvironment
 from jaxrl.core.errors import UsageError, brief, explained, is_installed, reason_of, unknown_name
-from jaxrl.core.fields import FLOAT32, as_count, as_number
+from jaxrl.core.fields import FLOAT32, as_count, as_number, field_values
 from jaxrl.core.frozen import freeze
 from jaxrl.core.spaces import Box, Space, box_of, space_of
 from jaxrl.core.types import ALL, Key, PyTree, other_form
@@ -34,7 +35,7 @@ TIME_LIMIT = "time_limit"  # an argument: ours, or the library's own
 # What libraries and users call the time limit, in steps.
 LIMITS = (
     *("max_steps_in_episode", "max_episode_steps", "max_steps", "max_timesteps"),
-    *("episode_length", "episode_horizon"),
+    *("episode_length", "episode_horizon", "max_num_steps_per_episodes"),
 )
 PLAIN = "a number, a text, None, or a list or mapping of such"
 # Brax's, for what training does itself.
@@ -222,6 +223,17 @@ def typed_as_before(before: PyTree, after: PyTree) -> PyTree:
         return new.astype(old.dtype) if is_other_size else new
 
     return jax.tree.map(typed, before, after)
+
+
+def by_name(obs: PyTree) -> PyTree:
+    """An observation with its named tuples and dataclasses as dicts."""
+    if dataclasses.is_dataclass(obs):
+        fields = field_values(obs)
+    elif hasattr(obs, "_asdict"):
+        fields = obs._asdict()
+    else:
+        return obs
+    return {name: by_name(value) for name, value in fields.items()}
 
 
 def name_of(name: str | None, env: Any) -> str:

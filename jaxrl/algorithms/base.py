@@ -10,7 +10,7 @@ import jax
 from flax import struct
 
 from jaxrl.core.env import has_outside_state
-from jaxrl.core.errors import AnswersOtherWords, UsageError, brief
+from jaxrl.core.errors import AnswersOtherWords, UsageError, brief, counted
 from jaxrl.core.plan import Line
 from jaxrl.core.types import Key, PolicyId, PyTree
 from jaxrl.models.model import model_table, num_parameters
@@ -85,9 +85,10 @@ def environment_line(config: Any) -> Line:
 def batch_line(config: Any) -> Line:
     """The sizes of an iteration, and how much is played in all."""
     return "batch", (
-        f"{config.num_envs:,} environments x {config.rollout_length:,} steps = "
-        f"{config.train_batch_size:,} environment steps an iteration; {config.num_updates:,} "
-        f"iterations, {config.num_updates * config.train_batch_size:,} steps"
+        f"{counted(config.num_envs, 'environment')} x {counted(config.rollout_length, 'step')} = "
+        f"{counted(config.train_batch_size, 'environment step')} an iteration; "
+        f"{counted(config.num_updates, 'iteration')}, "
+        f"{counted(config.num_updates * config.train_batch_size, 'step')}"
     )
 
 

@@ -125,9 +125,7 @@ class RolloutSettings:
         count(optional=True),
     )
     train_batch_size: int | None = setting(
-        None,
-        "environment steps in one iteration: num_envs * rollout_length",
-        count(optional=True),
+        None, "environment steps in one iteration: num_envs * rollout_length", count(optional=True)
     )
     metrics_num_episodes_for_smoothing: int = setting(
         100, "finished episodes that statistics are over", count()

@@ -6,13 +6,14 @@ from typing import Any
 
 from jaxrl.algorithms import rllib_values, validators
 from jaxrl.core.errors import UsageError
-from jaxrl.core.fields import count, field_names, flag, number, one_of, setting
+from jaxrl.core.fields import count, field_names, flag, number, one_of, pairs, setting, text
 from jaxrl.core.program_spaces import action_space_inside
 from jaxrl.core.spaces import Dict, Space
-from jaxrl.models.mlp import ACTIVATIONS, INITIALIZERS
-from jaxrl.models.model import MODEL
+from jaxrl.core.types import PolicyId
+from jaxrl.models.mlp import ACTIVATIONS
+from jaxrl.models.model import MODEL, num_parameters
 from jaxrl.models.network_inputs import CHANNELS, FILTERS, OWN, SOURCES, CriticSpec, InputsSpec
-from jaxrl.models.networks import network_of
+from jaxrl.models.networks import check_initializers, network_of
 from jaxrl.models.policy_spec import PolicySpec
 from jaxrl.ops.distributions import ACTION_DISTRIBUTIONS
 from jaxrl.ops.exploration import EXPLORATION, check_exploration, exploration_of, read_exploration
@@ -52,7 +53,7 @@ class ActingSettings:
     exploration_config: Any = setting(
         None,
         "how actions are chosen in training: type=EpsilonGreedy and its arguments (or Random, "
-        "GaussianNoise, StochasticSampling), a function, or module:Name; None: sampled",
+        "GaussianNoise, SoftQ, StochasticSampling), a function, or module:Name; None: sampled",
         check_exploration,
         read=read_exploration,
         kind=EXPLORATION,
@@ -74,7 +75,21 @@ class NetworkSettings:
         "tanh", "activation between layers", one_of(*ACTIVATIONS), read=rllib_values.activation
     )
     fcnet_kernel_initializer: str = setting(
-        "orthogonal", "orthogonal, or uniform (PyTorch's and so RLlib's)", one_of(*INITIALIZERS)
+        "orthogonal",
+        "orthogonal, uniform (PyTorch's and so RLlib's), or for fcnet_hiddens a name of "
+        "torch.nn.init such as xavier_uniform_",
+        text("a name"),
+    )
+    fcnet_kernel_initializer_kwargs: Any = setting(
+        (), "arguments of such a name: {'gain': 1.4}", pairs("{name: value}")
+    )
+    fcnet_bias_initializer: str | None = setting(
+        None,
+        "the same for the biases of fcnet_hiddens; None: as fcnet_kernel_initializer has them",
+        text("a name", optional=True),
+    )
+    fcnet_bias_initializer_kwargs: Any = setting(
+        (), "arguments of such a name: {'val': 0.1}", pairs("{name: value}")
     )
     vf_share_layers: bool = setting(
         False, "whether policy and value share all but their last layer", flag
@@ -173,6 +188,7 @@ def check_network(config: NetworkSettings) -> None:
             f"{' and '.join(f'{name}=True' for name in chosen)}: one memory is all that a network "
             "has"
         )
+    check_initializers(config)
     if chosen and not config.fcnet_hiddens:
         raise UsageError(f"{chosen[0]}=True needs a layer below it, but fcnet_hiddens is empty")
     if config.model is not None and chosen:
@@ -238,6 +254,20 @@ def make_policy_spec(
             config.exploration_config, config.explore, chosen, config.action_distribution
         ),
     )
+
+
+def check_learner(policy: PolicyId, config: Any, policy_spec: PolicySpec) -> None:
+    """Refuses a policy that would learn, by its own `config`, without exploring or parameters."""
+    if not config.explore:
+        raise UsageError(
+            f"explore=False: policy {policy!r} learns, and from its likeliest actions alone it "
+            "cannot; it is for policies that are not in policies_to_train"
+        )
+    if config.model is not None and not num_parameters(policy_spec.model):
+        raise UsageError(
+            f"model={model_name(config.model)}: policy {policy!r} has no parameters and cannot "
+            "learn; leave it out of policies_to_train=[...]"
+        )
 
 
 def model_name(model: Any) -> str:

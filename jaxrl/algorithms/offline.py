@@ -1,8 +1,8 @@
 """Offline algorithms: all that surrounds the update of one policy on recorded episodes.
 
 `offline` makes an `Algorithm` as `on_policy` does, of the same two functions. Its rollouts are
-steps drawn from the data, uniformly and with replacement. Behaviour cloning is made of it
-(`jaxrl.algorithms.bc.bc`).
+steps drawn from the data with replacement: uniformly, or by its sources' shares. Behaviour cloning
+is made of it (`jaxrl.algorithms.bc.bc`).
 """
 
 import dataclasses
@@ -145,5 +145,10 @@ class _OfflineLoop(Loop):
 
 def _draw(shape: tuple[int, int], key: Key, data: PolicyData) -> Drawn:
     """Steps [T, B, ...] of one policy."""
-    index = jax.random.randint(key, shape, 0, data.count)
+    first, count = 0, data.count
+    if (sources := data.sources) is not None:
+        key, source_key = jax.random.split(key)
+        source = jax.random.choice(source_key, len(sources.share), shape, p=sources.share)
+        first, count = sources.first[source], sources.count[source]
+    index = first + jax.random.randint(key, shape, 0, count)
     return Drawn(jax.tree.map(lambda leaf: leaf[index], data.steps), data.ends, data.filter)

@@ -1,5 +1,6 @@
 """Recorded episodes as arrays: every step of each policy, for algorithms that learn from them."""
 
+import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -38,6 +39,14 @@ class Steps(struct.PyTreeNode):
     end: jax.Array | None = None  # i32  which of `PolicyData.ends` came after the last step
 
 
+class Sources(struct.PyTreeNode):
+    """The steps of each of S sources, which are drawn by their shares."""
+
+    share: jax.Array  # f32[S]
+    first: jax.Array  # i32[S]  among all steps
+    count: jax.Array  # i32[S]
+
+
 class PolicyData(struct.PyTreeNode):
     """All recorded steps of the policies of one group."""
 
@@ -46,6 +55,7 @@ class PolicyData(struct.PyTreeNode):
     # [N, F, ...]  with returns: the observations after the last steps of cut and truncated episodes
     ends: Steps | None = None
     filter: RunningMeanStd | None = None  # [N]  of all observations, where the policies have one
+    sources: Sources | None = None  # [N, S]; None where all steps are drawn alike
 
 
 class Recording(NamedTuple):
@@ -71,13 +81,14 @@ def read_recording(
     Raises:
         UsageError: there are none, or they do not fit the environment.
     """
-    sources = config.input
+    sources = [source for source, _ in config.sources]
     key = config.static(), gamma, tuple(map(_signature, sources))
     if key not in KEPT:
         reader = _Reader(rollout_spec, gamma)
-        for source in sources:
+        for source, share in config.sources:
             for episode in read_episodes(source):
                 reader.add(episode)
+            reader.end_source(source, share)
         recording = reader.recording(sources)
         KEPT.clear()
         KEPT[key] = recording
@@ -98,6 +109,7 @@ class _Reader:
         self._masked = rollout_spec.masked
         self._rows: dict[AgentId, _PolicyRows] = {}  # by agent; agents share their policy's
         self._places: dict[AgentId, int] = {}  # among the agents of its policy
+        self._alone: dict[PolicyId, AgentId] = {}  # the agents that nobody shares a policy with
         self._by_group: list[list[_PolicyRows]] = []
         for group in grouping.groups:
             policies = []
@@ -105,6 +117,7 @@ class _Reader:
                 rows = _PolicyRows(policy, group.structure.policy_spec, gamma)
                 self._rows |= dict.fromkeys(agents, rows)
                 self._places |= {agent: place for place, agent in enumerate(agents)}
+                self._alone |= {policy: agents[0]} if len(agents) == 1 else {}
                 policies.append(rows)
             self._by_group.append(policies if group.structure.trained else [])
         self._trained = {rows.policy for policies in self._by_group for rows in policies}
@@ -120,6 +133,12 @@ class _Reader:
                 rows.add(data, agent, self._places[agent])
         self._returns.append(episode.get_return())
 
+    def end_source(self, source: str, share: float | None) -> None:
+        """The episodes that were added since the last call are a source's, with its share."""
+        if share is not None:
+            for rows in itertools.chain(*self._by_group):
+                rows.end_source(source, share)
+
     def _agents_of(self, episode: Episode) -> Iterator[tuple[AgentId, SingleAgentEpisode]]:
         if isinstance(episode, MultiAgentEpisode):
             yield from episode.agent_episodes.items()
@@ -127,10 +146,13 @@ class _Reader:
             yield self._grouping.agents[0], episode
         elif episode.agent_id is not None:
             yield episode.agent_id, episode
+        elif episode.module_id in self._alone:
+            yield self._alone[episode.module_id], episode
         else:
             raise UsageError(
                 f"episode {episode.id_} is of a single agent, and the environment has "
-                f"{', '.join(map(str, self._grouping.agents))}: set its agent_id"
+                f"{', '.join(map(str, self._grouping.agents))}: set its agent_id, or a module_id "
+                "that one agent has"
             )
 
     def recording(self, sources: Sequence[str]) -> Recording:
@@ -164,6 +186,7 @@ class _PolicyRows:
         self._steps: list[Steps] = []
         self._ends: list[Steps] = []
         self._masks: list[np.ndarray] = []
+        self._sources: list[Sources] = []
 
     def add(self, episode: SingleAgentEpisode, agent: AgentId, place: int) -> None:
         """Adds an agent's steps; `place` is its number among the policy's agents."""
@@ -192,6 +215,16 @@ class _PolicyRows:
                 self._ends.append(Steps(jax.tree.map(last, obs), inputs))
         self._steps.append(steps)
         self.num_steps += count
+
+    def end_source(self, source: str, share: float) -> None:
+        first = sum(before.count for before in self._sources)
+        count = self.num_steps - first
+        if not count:
+            raise UsageError(
+                f"input[{source!r}] holds no step of policy {self.policy!r}, which draws "
+                f"{share:.4g} of its steps there"
+            )
+        self._sources.append(Sources(np.float32(share), np.int32(first), np.int32(count)))
 
     def _returns(self, episode: SingleAgentEpisode) -> dict[str, np.ndarray]:
         rewards = episode.rewards.view()
@@ -226,7 +259,10 @@ class _PolicyRows:
                 self._spec.seen_numbers(steps.obs, np),
             )
             stats = RunningMeanStd(np.float32(self.num_steps), of_all(np.mean), of_all(np.var))
-        return PolicyData(steps, np.int32(self.num_steps), ends, stats)
+        sources = None
+        if self._sources:
+            sources = jax.tree.map(lambda *parts: np.stack(parts), *self._sources)
+        return PolicyData(steps, np.int32(self.num_steps), ends, stats, sources)
 
 
 def flags_of(values: Any, what: str) -> np.ndarray:

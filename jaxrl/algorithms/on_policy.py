@@ -17,6 +17,7 @@ from flax import struct
 from jaxrl.algorithms.base import Algorithm, Metrics, RunnerState
 from jaxrl.algorithms.config import AlgorithmConfig
 from jaxrl.algorithms.features import ReturnScaling, with_features
+from jaxrl.algorithms.model_config import check_learner
 from jaxrl.algorithms.opponents import Pool, PoolState, make_pool, pool_policy
 from jaxrl.core.env import has_outside_state, lift
 from jaxrl.core.errors import UsageError
@@ -317,7 +318,8 @@ def parts_of(
         spaces = observation_space, action_space
         more = len(policies[policy]), critics[policy]
         policy_spec = config.policy_spec(policy, *spaces, *more)
-        _check_explores(config, policy, policy in trained)
+        if policy in trained:
+            check_learner(policy, config.for_policy(policy), policy_spec)
         spec = learner_spec(policy, policy_spec, policy in trained)
         return dataclasses.replace(spec, drawn=policy == played_by_pool)
 
@@ -338,15 +340,6 @@ def parts_of(
         )
     pool = make_pool(config.opponents, rollout_spec, trained)
     return (config, rollout_spec, env_params, learner_specs, pool), trained
-
-
-def _check_explores(config: AlgorithmConfig, policy: PolicyId, trained: bool) -> None:
-    """Refuses a policy that learns and never explores."""
-    if trained and not config.for_policy(policy).explore:
-        raise UsageError(
-            f"explore=False: policy {policy!r} learns, and from its likeliest actions alone it "
-            "cannot; it is for policies that are not in policies_to_train"
-        )
 
 
 def start_keys(key: Key) -> tuple[Key, Key]:

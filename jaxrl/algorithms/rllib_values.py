@@ -7,6 +7,7 @@ from typing import Any
 from jaxrl.core.errors import UsageError, brief
 from jaxrl.core.fields import unknown_setting, without
 
+OF_ADAM = ("adam_epsilon",)  # what RLlib's `optimizer` may hold here
 ACTIVATIONS = {"swish": "silu", None: "linear"}  # RLlib's other names
 SPEC = ("policy_class", "observation_space", "action_space", "config")  # of RLlib's PolicySpec
 
@@ -16,14 +17,15 @@ def read_settings(
 ) -> dict[str, Any]:
     """The settings that a user gave, those in RLlib's nested forms spread out.
 
-    `model={"fcnet_hiddens": [64]}` is `fcnet_hiddens=[64]`, also within `per_policy`, and policies
-    as PolicySpecs are their names, their configurations a part of `per_policy`.
+    `model={"fcnet_hiddens": [64]}` is `fcnet_hiddens=[64]`, and `optimizer={"adam_epsilon": 1e-5}`
+    that epsilon, also within `per_policy`. Policies as PolicySpecs are their names, their
+    configurations a part of `per_policy`.
 
     Args:
         network: the settings that `model` may hold.
         owner: the configuration's class, for errors.
     """
-    settings = _without_nested_model(changes, network, owner)
+    settings = _without_nested(changes, network, owner)
     policies = settings.get("policies")
     if isinstance(policies, set | frozenset):
         settings["policies"] = _names("policies", policies)
@@ -34,7 +36,7 @@ def read_settings(
             settings["per_policy"] = merged_by_policy(of_specs, settings.get("per_policy") or {})
     if isinstance(by_policy := settings.get("per_policy"), Mapping):
         settings["per_policy"] = {
-            policy: _without_nested_model(values, network, owner)
+            policy: _without_nested(values, network, owner)
             if isinstance(values, Mapping)
             else values
             for policy, values in by_policy.items()
@@ -69,11 +71,6 @@ def no_filter(name: str, value: Any) -> Any:
     return None if value == "NoFilter" else value
 
 
-def no_options(name: str, value: Any) -> Any:
-    """None for RLlib's `optimizer={}`, frozen."""
-    return None if value == () else value
-
-
 def activation(name: str, value: Any) -> Any:
     """`silu` for "swish", `linear` for None."""
     return ACTIVATIONS.get(value, value) if value is None or isinstance(value, str) else value
@@ -98,20 +95,26 @@ def _square_layer(name: str, layer: Any) -> Any:
     return tuple(size[0] if isinstance(size, tuple) else size for size in layer)
 
 
-def _without_nested_model(
+def _without_nested(
     changes: Mapping[str, Any], network: tuple[str, ...], owner: str
 ) -> dict[str, Any]:
-    """`changes`, and in place of a mapping `model` what it holds."""
-    if not isinstance(changes.get("model"), Mapping):
-        return dict(changes)
-    settings = without(changes, {"model"})
-    nested = changes["model"]
-    for name, value in nested.items():
-        if name not in network:
-            raise unknown_setting(name, network, "of model", owner=owner)
-        if name in settings and settings[name] != value:
-            raise UsageError(f"{name} is given twice: in model={{...}} and beside it")
-    return {**settings, **nested}
+    """`changes`, and in place of the mappings `model` and `optimizer` what they hold."""
+    settings = dict(changes)
+    for outer, inner, beside in (
+        ("model", network, {}),
+        ("optimizer", OF_ADAM, {"optimizer": None}),
+    ):
+        nested = changes.get(outer)
+        if not isinstance(nested, Mapping) or (beside and set(nested) - set(inner)):
+            continue  # the check of `optimizer` refuses what it may not hold
+        settings = {**without(settings, {outer}), **beside}
+        for name, value in nested.items():
+            if name not in inner:
+                raise unknown_setting(name, inner, f"of {outer}", owner=owner)
+            if name in changes and changes[name] != value:
+                raise UsageError(f"{name} is given twice: in {outer}={{...}} and beside it")
+            settings[name] = value
+    return settings
 
 
 def _names(name: str, policies: set | frozenset) -> list[str]:

@@ -222,8 +222,8 @@ class TaskSettings:
     )
     env_task_fn: Any = setting(
         None,
-        "curriculum between iterations: module:function or a function, from (result, task) to the "
-        "environment's next params, {field: value}, or None for no change",
+        "curriculum between iterations: a function of (result, task), or of (result, env, "
+        "env_context) for Python, that returns the next params or task; None changes nothing",
         kind=ENV_TASK_FN,
     )
     env_task_interval: int = setting(1, "iterations between two calls of env_task_fn", count())

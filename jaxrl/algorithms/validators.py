@@ -1,25 +1,16 @@
 """Checks of settings: schedules, layers, policies, and the three sizes that give each other."""
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
-
-import optax
 
 from jaxrl.core import words
 from jaxrl.core.errors import UsageError, brief
 from jaxrl.core.fields import Check, as_count, count, names, number, pairs
 from jaxrl.core.json_text import read_json
 from jaxrl.core.registry import adapter_of, of_library
-from jaxrl.core.trust import Kind, load, parse_name
 
-OPTIMIZER = Kind(
-    "optimizer",
-    "jaxrl.optimizers",
-    "a function from the learning rate to an optax transformation",
-    lambda found: callable(found) and not isinstance(found, type),
-)
 # Limits of a layer's width, the number of layers, and the steps that memory looks back.
 WIDEST, DEEPEST, LONGEST = 2**20, 2**10, 2**16
 LARGEST_KERNEL = 2**8  # each of its cells is a slice of the program
@@ -158,43 +149,6 @@ def filters(name: str, value: Any) -> None:
     for layer in layers:
         for size, most in zip(layer, (WIDEST, LARGEST_KERNEL, WIDEST), strict=True):
             count(most=most)(f"{name}: layer {list(layer)}", size)
-
-
-def optimizer(name: str, value: Any) -> None:
-    """None, a function, or "module:name"; what that is, `optimizer_of` looks at."""
-    named = parse_name(value)
-    named = named is not None and not named.arguments
-    if not (value is None or callable(value) or named):
-        perhaps = "; perhaps lambda lr: optax.adam(lr)?" if isinstance(value, tuple) else ""
-        raise UsageError(
-            f"{name}={brief(value)} must be a function from the learning rate to an optax "
-            f"transformation, module:name, or None{perhaps}"
-        )
-
-
-def optimizer_of(
-    value: Callable | str | None,
-) -> Callable[[Any], optax.GradientTransformation] | None:
-    """The function from the learning rate that a setting `optimizer` means; None: Adam.
-
-    Raises:
-        UsageError: there is none of this name, or what it makes is no optax transformation.
-    """
-    if value is None:
-        return None
-    is_name = isinstance(value, str)
-    function = load(OPTIMIZER, parse_name(value)) if is_name else value
-    called = f"optimizer {value if is_name else getattr(value, '__name__', value)}(0.001)"
-    try:
-        made = function(0.001)
-    except Exception as error:
-        reason = next(iter(str(error).splitlines()), "")
-        raise UsageError(
-            f"{called} raises {type(error).__name__}: {reason}; it takes the learning rate"
-        ) from None
-    if not isinstance(made, optax.GradientTransformation):
-        raise UsageError(f"{called} must be an optax transformation, not a {type(made).__name__}")
-    return function
 
 
 def resolve_sizes(chosen: dict[str, int], tuned: dict[str, int]) -> dict[str, int]:

@@ -36,6 +36,7 @@ from jaxrl.run.results import Result, flatten
 from jaxrl.run.storage import runs
 from jaxrl.run.storage.checkpoint import is_checkpoint, open_found, read_facts, run_path
 from jaxrl.run.storage.config_file import untrusted_callbacks
+from jaxrl.run.storage.hub import downloaded
 from jaxrl.run.storage.json_lines import dumped
 from jaxrl.run.storage.runs import EPISODE
 
@@ -271,7 +272,7 @@ def run_command(
         if len(paths) != 1:
             got = f", not {' and '.join(map(repr, paths))}" if paths else ""
             raise UsageError(f"name one run's folder{got}: {command(name)} runs/...")
-        run = str(find(run_path(paths[0])))
+        run = str(find(run_path(downloaded(paths[0]))))
         settings = read_flags(texts, flags)
         cache = settings.pop("compile_cache", CompileFlags.compile_cache)
         options = dataclasses.replace(defaults, **settings)

@@ -191,6 +191,8 @@ def _unexpected(word: str, words: Sequence[str]) -> UsageError:
     if before:
         flag = before[-1].partition("=")[0]
         return UsageError(f"{flag} takes one value, and {brief(word)} is a second one")
+    if word == "file":  # as in `rllib train file tuned.yaml`
+        return UsageError("unexpected argument 'file'; -f FILE reads an experiment of RLlib's")
     return UsageError(f"unexpected argument {brief(word)}; flags begin with --, as in --env arena")
 
 

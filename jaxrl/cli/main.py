@@ -12,10 +12,12 @@ from jaxrl.cli.evaluate import EvaluateOptions, RenderOptions, evaluate, play_fl
 from jaxrl.cli.export import ExportOptions, export
 from jaxrl.cli.flags import Flag, flags_of
 from jaxrl.cli.plot import PlotOptions, plot
+from jaxrl.cli.publish import PublishOptions, publish
 from jaxrl.cli.serve import ServeOptions, serve
 from jaxrl.cli.sweep import run_sweep, sweep_flags
 from jaxrl.cli.train import train_flags, train_ppo
 from jaxrl.cli.watch import ReportOptions, WatchOptions, report, watch
+from jaxrl.core import foreign_names
 from jaxrl.core.errors import UsageError, unknown_name
 from jaxrl.run.logging.console import print_answer
 
@@ -25,6 +27,7 @@ COMMANDS = {
     "rollout": rollout,
     "render": render,
     "export": export,
+    "publish": publish,
     "serve": serve,
     "watch": watch,
     "report": report,
@@ -42,6 +45,7 @@ def all_flags() -> dict[str, dict[str, Flag]]:
         "rollout": play_flags(EvaluateOptions()),
         "render": play_flags(RenderOptions()),
         "export": play_flags(ExportOptions()),
+        "publish": play_flags(PublishOptions()),
         "serve": play_flags(ServeOptions()),
         "watch": play_flags(WatchOptions()),
         "report": play_flags(ReportOptions()),
@@ -61,6 +65,8 @@ usage: jaxrl COMMAND [flags]
   jaxrl render RUN                write an episode of a run as a GIF, an MP4, a PNG or a page
   jaxrl export RUN --out model.onnx
                                   write a policy of a run for other programs
+  jaxrl publish RUN --to hf:USER/NAME
+                                  publish the policies of a run, with a model card
   jaxrl serve RUN                 let other programs ask the policies of a run for actions
   jaxrl watch RUN                 show a run or a sweep in the browser, also while it trains
   jaxrl report RUN                write that page as one HTML file, to send or to keep
@@ -90,7 +96,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     elif words[0] in COMMANDS:
         COMMANDS[words[0]](words[1:])
     else:
-        print(f"jaxrl: {unknown_name('command', words[0], COMMANDS)}", file=sys.stderr)
+        refusal = unknown_name("command", words[0], COMMANDS)
+        if found := foreign_names.said_of(words[0], foreign_names.COMMANDS):
+            refusal = f"unknown command {words[0]!r}: {found}"
+        print(f"jaxrl: {refusal}", file=sys.stderr)
         sys.exit(2)
 
 

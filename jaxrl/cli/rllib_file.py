@@ -42,7 +42,9 @@ def translation_of(flags: Mapping[str, Any], settings: Mapping[str, Any]) -> Tra
     is_ppo = str(flags.get("algorithm", "ppo")).lower() == "ppo"
     for name in ("resume", "tuned", *(() if is_ppo else ("algorithm",))):
         if name in flags:
-            raise UsageError(f"--rllib-config begins a run of PPO: leave out {flag_name(name)}")
+            raise UsageError(
+                f"a configuration of RLlib's begins a run of PPO: leave out {flag_name(name)}"
+            )
     config = flags["rllib_config"]
     file_path("a file's path")("rllib_config", config)
     if config.lstrip().startswith("{"):

@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from jaxrl.algorithms.config import AlgorithmConfig
 from jaxrl.cli.algorithms import (
     ALGORITHM,
@@ -37,7 +35,7 @@ from jaxrl.cli.rllib_file import (
 )
 from jaxrl.cli.saved_config import check_flags_beside, config_from, source_in
 from jaxrl.core.errors import UsageError, one_line
-from jaxrl.core.fields import flag, only, setting
+from jaxrl.core.fields import flag, one_of, only, setting
 from jaxrl.core.plan import labelled, laid_out
 from jaxrl.core.words import any_value, shown_as, text_of
 from jaxrl.run import advice
@@ -49,7 +47,7 @@ from jaxrl.run.settings import RunSettings, stop_criteria
 from jaxrl.run.stopping import check_goal
 from jaxrl.run.storage import run_folder
 from jaxrl.sweeps.options import TRIAL_SETTINGS
-from jaxrl.sweeps.outcomes import TrialResult, shown
+from jaxrl.sweeps.outcomes import MAX, MIN, TrialResult, shown
 from jaxrl.sweeps.population_based_training import PopulationBasedTraining
 from jaxrl.sweeps.results import Sweep
 from jaxrl.sweeps.space import DRAWS, GRID, RANDOM, disjoint, draws_of, grid_of
@@ -76,16 +74,21 @@ class SweepFlags(CompileFlags):
     )
     random: Any = setting(
         (),
-        f"settings and what to draw them from: {', '.join(DRAWS)}, as in lr=loguniform:1e-5:1e-2",
+        f"settings and draws ({', '.join(DRAWS)}), as in lr=loguniform:1e-5:1e-2",
         any_value(draws_of, RANDOM),
     )
     num_samples: Any = setting(1, "how often the grid is tried, each time with new draws")
+    search: Any = setting(
+        None, "tpe: Optuna proposes settings; None: all are drawn at first", text_of("tpe")
+    )
+    trials: Any = setting(None, "settings that --search tries; None: no search", shown_as("N"))
     seeds: Any = setting(1, "seeds of each setting, from --seed upwards")
     metric: Any = setting(
         None,
-        "what ranks the trials, a path in the result tree; the higher the better; None: the return",
+        "what ranks the trials, a path in the result tree; None: the return",
         shown_as("PATH"),
     )
+    mode: str = setting(MAX, "whether the highest metric is best, or the lowest", one_of(MAX, MIN))
     halving: Any = setting(
         None, "keep the best 1 in so many at each rung; None: all train to the end", shown_as("N")
     )
@@ -294,10 +297,7 @@ def summary(done: Sweep) -> str:
         best = done.best_trial()
         lines = [("best trial", f"{best.trial.name}, {best.score:.2f}")]
         lines += [(None, line) for line in lineage_lines(done, best)]
-        settings, trials = done.best_setting()
-        if len(trials) > 1 and (named := shown(settings)):
-            scores = [outcome.score for outcome in trials if outcome.score is not None]
-            median = f"median {np.median(scores):.2f} of {len(trials)} seeds"
-            lines.append(("best setting", f"{named}, {median}; one trial may be lucky"))
+        if text := done.best_setting_text():
+            lines.append(("best setting", text))
         parts.append(laid_out([*lines, ("evaluate", _to_evaluate(best))]))
     return "\n\n".join(part for part in parts if part)

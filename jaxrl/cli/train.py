@@ -7,6 +7,8 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import jax
+
 from jaxrl.algorithms.config import AlgorithmConfig
 from jaxrl.cli.algorithms import (
     ALGORITHM,
@@ -108,6 +110,12 @@ class RunFlags(CompileFlags):
     profile: bool = setting(
         False, "measure at the end how long sampling and learning take in an iteration", flag
     )
+    eager: bool = setting(
+        False,
+        "compile nothing, so that breakpoint() stops in environments, models and losses with their "
+        "numbers; hundreds of times slower",
+        flag,
+    )
     watch: bool = setting(
         False, "open a page in the browser that shows the run while it trains", flag
     )
@@ -191,7 +199,9 @@ def _train(argv: Sequence[str], algorithm: str) -> None:
             iteration = trainer.lifetime.training_iteration
             where.append(("resumed", f"after iteration {iteration:,}"))
         say(f"{order.table}{plan}\n{laid_out(where)}")
-        with _page(order, trainer):
+        # Without --eager JAX_DISABLE_JIT decides.
+        eager = jax.disable_jit() if order.eager else contextlib.nullcontext()
+        with eager, _page(order, trainer):
             trainer.fit()
         if order.profile and not trainer.interrupt.heard:
             trainer.profile()
@@ -355,6 +365,10 @@ def _checked(order: TrainOptions, run: Mapping[str, Any], saved: Source) -> Trai
     if order.profile and order.hosts:
         raise UsageError(
             "--profile measures one process alone: leave it out where several train together"
+        )
+    if order.profile and (order.eager or jax.config.jax_disable_jit):
+        raise UsageError(
+            "--profile measures compiled programs: leave out --eager, and unset JAX_DISABLE_JIT"
         )
     if order.strict and saved.resume is None:
         raise UsageError("--strict goes with --resume RUN")

@@ -37,6 +37,7 @@ from jaxrl.core.outside_env import is_outside
 from jaxrl.core.registry import adapter_of, environment_of, is_maker, make
 from jaxrl.core.tasks import METRICS_RULE
 from jaxrl.core.types import ALL, AgentId, Key, PyTree
+from jaxrl.core.wrapped_env import STATE_METHODS
 
 __all__ = ["ContractError", "check_env"]
 
@@ -133,7 +134,7 @@ def _rules_of(env: Any) -> Iterator[str]:
     if is_stacked(env):
         yield "reset_stacked and step_stacked do so, and give the same as the others"
     yield METRICS_RULE
-    for method in ("action_mask", "acting_agents", "global_state", "render", "draw"):
+    for method in STATE_METHODS:
         if hasattr(env, method):
             yield f"{method} returns what it must"
     yield "all of them can be compiled, with keys and params as arrays, and vmapped"

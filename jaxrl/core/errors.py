@@ -206,6 +206,11 @@ class _Short(reprlib.Repr):
 _SHORT = _Short()
 
 
+def counted(number: int, noun: str) -> str:
+    """ "1 epoch", "2,000 epochs"."""
+    return f"{number:,} {noun}{'s' * (number != 1)}"
+
+
 def brief(value: Any) -> str:
     """A value in one line of at most 80 characters."""
     try:

@@ -37,9 +37,10 @@ def to_fast_key(key: Key) -> Key:
 
     JAX treats the two kinds of keys as different types: convert with `to_standard_key` before
     storing or returning a key. `jax.random.poisson` accepts standard Threefry keys only; its error
-    for any other ends in the tag of `_fast_impl`.
+    for any other ends in the tag of `_fast_impl`. Where jit is disabled keys are unchanged.
     """
-    return _of_kind(key, _fast_impl()) if _is_of_kind(key, "threefry2x32") else key
+    converts = _is_of_kind(key, "threefry2x32") and not jax.config.jax_disable_jit
+    return _of_kind(key, _fast_impl()) if converts else key
 
 
 def to_standard_key(key: Key) -> Key:
@@ -77,12 +78,8 @@ def _of_kind(key: Key, kind) -> Key:
 
 @functools.cache
 def _fast_impl():
-    draw = {
-        "seed": extend.threefry_prng_impl.seed,
-        "split": _split,
-        "random_bits": _bits,
-        "fold_in": _fold_in,
-    }
+    seed = extend.threefry_prng_impl.seed
+    draw = {"seed": seed, "split": _split, "random_bits": _bits, "fold_in": _fold_in}
     # JAX prints the tag where it rejects such a key: in poisson, or in a scan's carry.
     return extend.define_prng_impl(
         key_shape=(2,), name="jaxrl_quick", tag="fast: use to_standard_key(key)", **draw

@@ -13,7 +13,7 @@ import numpy as np
 
 from jaxrl.core import words
 from jaxrl.core.errors import UsageError, brief, nearest, unknown_name
-from jaxrl.core.frozen import NotPlain, freeze, is_array
+from jaxrl.core.frozen import freeze, is_array
 from jaxrl.core.trust import Kind
 
 Check = Callable[[str, Any], None]
@@ -173,6 +173,11 @@ def instance_of(kind: type, what: str, *, optional: bool = False) -> Check:
     return _allowed(lambda value: isinstance(value, kind), what, optional)
 
 
+def function(*, optional: bool = False) -> Check:
+    """Anything that can be called; if `optional`, None as well."""
+    return _allowed(callable, "a function", optional)
+
+
 def _is_text(value: str) -> bool:
     return bool(value) and "\0" not in value
 
@@ -247,12 +252,10 @@ def frozen_fields(config: Any) -> None:
             if is_array(value) and np.size(value) == 1 and not isinstance(field.default, tuple):
                 value = np.asarray(value).reshape(())
             value = getattr(field.metadata["check"], "frozen", freeze)(value)
-        except (TypeError, ValueError, RecursionError) as error:
-            # Traced, a list that holds itself, or a part of arguments.
-            of_part = str(error) if isinstance(error, NotPlain) else ""
+        except (TypeError, ValueError, RecursionError):  # traced, or a list that holds itself
             raise UsageError(
-                f"{field.name}={brief(value)} is no plain value; "
-                + (of_part or "a compiled function takes numbers by hypers")
+                f"{field.name}={brief(value)} is no plain value; a compiled function takes numbers "
+                "by hypers"
             ) from None
         if getattr(field.metadata["check"], "whole", False):
             value = as_count(value)

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 LIBRARIES = ("RLlib", "SB3", "CleanRL")  # in the order in which a name is looked up
 SETTINGS, RESULTS, HOOKS = "settings", "results", "hooks"  # the tables of each
 CRITERIA = "criteria"  # of a run's end, beside those of results
+COMMANDS = "commands"  # of the shell
 CALLS = "calls of"  # with a class of ours: the methods and attributes that its counterparts have
 UNSET = (None, False, {}, [], (), "")  # values that ask for nothing
 

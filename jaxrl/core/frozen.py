@@ -5,12 +5,6 @@ from typing import Any
 
 import numpy as np
 
-NO_ARRAYS = "an array, which a run's files do not hold: give a file's path, or a list"
-
-
-class NotPlain(TypeError):
-    """An argument that no setting can hold; the text says why."""
-
 
 def is_array(value: Any) -> bool:
     """Returns whether this is an array or a number of NumPy, JAX or PyTorch."""
@@ -18,16 +12,15 @@ def is_array(value: Any) -> bool:
     return has_all and not isinstance(value, type)
 
 
-def holds_array(value: Any) -> bool:
-    """Returns whether this is an array with dimensions, or holds one at any depth."""
-    if isinstance(value, Mapping | list | tuple):
-        return any(map(holds_array, value.values() if isinstance(value, Mapping) else value))
-    return is_array(value) and bool(np.shape(value))
+def is_mapping(value: Any) -> bool:
+    """Returns whether a value is a mapping alone: chex's dataclasses and Dict spaces are more."""
+    is_more = any(hasattr(type(value), name) for name in ("__dataclass_fields__", "sample"))
+    return isinstance(value, Mapping) and not is_more
 
 
 def freeze(value: Any) -> Any:
     """A hashable form: nested lists become tuples, mappings tuples of pairs."""
-    if isinstance(value, Mapping):
+    if is_mapping(value):
         return tuple((key, freeze(part)) for key, part in value.items())
     if isinstance(value, list | tuple):
         return tuple(freeze(part) for part in value)
@@ -38,7 +31,7 @@ def is_frozen(value: Any) -> bool:
     """Returns whether a value is its own hashable form: no list, mapping or array is in it."""
     if isinstance(value, tuple):
         return all(map(is_frozen, value))
-    return not (isinstance(value, list | Mapping) or is_array(value))
+    return not (isinstance(value, list) or is_mapping(value) or is_array(value))
 
 
 class _Formed(tuple):
@@ -62,12 +55,24 @@ class FrozenList(_Formed):
     """The parts of a list."""
 
 
-def freeze_arguments(value: Any) -> Any:
-    """Pairs of names and values in a hashable form, from which `thawed` gives what was written.
+class FrozenObject:
+    """An argument without a hash, such as a space or an array: equal where it is the same."""
 
-    Raises:
-        NotPlain: an array, or a nested mapping with a key that is no text; files hold neither.
-    """
+    def __init__(self, value: Any):
+        self.value = value
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, FrozenObject) and self.value is other.value
+
+    def __hash__(self) -> int:
+        return id(self.value)
+
+    def __repr__(self) -> str:
+        return repr(self.value)
+
+
+def freeze_arguments(value: Any) -> Any:
+    """Pairs of names and values in a hashable form, from which `thawed` gives what was written."""
     pairs = tuple(value.items()) if isinstance(value, Mapping) else value
     if not isinstance(pairs, list | tuple) or not all(map(_is_pair, pairs)):
         return freeze(value)
@@ -79,22 +84,26 @@ def _is_pair(value: Any) -> bool:
 
 
 def _frozen(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        if wrong := [key for key in value if not isinstance(key, str)]:
-            raise NotPlain(f"the key {wrong[0]!r} of a mapping must be a text")
+    if is_mapping(value):
         return FrozenMapping((key, _frozen(part)) for key, part in value.items())
     if isinstance(value, _Formed | list):
         kind = FrozenList if isinstance(value, list) else type(value)
         return kind(map(_frozen, value))
     if isinstance(value, tuple):
         return tuple(map(_frozen, value))
-    if is_array(value) and np.shape(value):
-        raise NotPlain(f"it holds {NO_ARRAYS}")
-    return freeze(value)
+    if is_array(value):
+        return FrozenObject(value) if np.shape(value) else freeze(value)
+    try:
+        hash(value)
+    except TypeError:
+        return FrozenObject(value)
+    return value
 
 
 def thaw(value: Any) -> Any:
     """The value that an argument was frozen from, with its lists and mappings."""
+    if isinstance(value, FrozenObject):
+        return value.value
     if isinstance(value, FrozenMapping):
         return {key: thaw(part) for key, part in value}
     if isinstance(value, tuple):

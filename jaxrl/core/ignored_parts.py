@@ -5,24 +5,17 @@ Dict or Tuple holds nothing, and is always left out.
 """
 
 import dataclasses
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
-from jaxrl.core.env import (
-    Environment,
-    MultiAgentEnvironment,
-    Solo,
-    StackedEnvironment,
-    is_batched,
-    is_stacked,
-    lift,
-)
+from jaxrl.core.env import MultiAgentEnvironment, Solo, is_batched, is_stacked, lift
 from jaxrl.core.errors import UsageError, unknown_name
 from jaxrl.core.outside_env import is_outside, outside_environment
 from jaxrl.core.spaces import Box, Dict, Space, Tuple, is_tree
-from jaxrl.core.types import AgentId, Key, PolicyId, PyTree
+from jaxrl.core.types import AgentId, Key, PyTree
+from jaxrl.core.wrapped_env import AlikeAgents, ManyAgents, OneAgent, Wrapped
 
 SETTING = "ignore_observations"
 Names = tuple[str, ...]
@@ -134,39 +127,21 @@ def _outside(env: Any, names: Names, left: dict[AgentId, Space]) -> Any:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Ignoring:
+class _Ignoring(Wrapped):
     """An environment of JAX without some parts of its observations; see `ignoring`."""
 
     env: Any
     names: Names
     spaces: tuple[tuple[AgentId, Space], ...]  # what is left, by agent
 
-    def __getattr__(self, name: str) -> Any:
-        """Optional methods and attributes come from the environment."""
-        if name.startswith("__") or name in ("env", "names", "spaces"):
-            raise AttributeError(name)
-        return getattr(self.env, name)
-
-    @property
-    def name(self) -> str:
-        return self.env.name
-
-    @property
-    def default_params(self) -> PyTree:
-        return self.env.default_params
-
-    def action_space(self, *of: Any) -> Space:
-        return self.env.action_space(*of)
-
-    def is_truncated(self, state: PyTree, params: PyTree) -> Any:
-        return self.env.is_truncated(state, params)
-
-    def reset_env(self, key: Key, params: PyTree) -> tuple[PyTree, PyTree]:
-        obs, state = self.env.reset_env(key, params)
+    def _reset(self, reset: Callable, key: Key, params: PyTree) -> tuple[PyTree, PyTree]:
+        obs, state = reset(key, params)
         return self._left(obs), state
 
-    def step_env(self, key: Key, state: PyTree, action: PyTree, params: PyTree) -> tuple:
-        obs, *rest = self.env.step_env(key, state, action, params)
+    def _step(
+        self, step: Callable, key: Key, state: PyTree, action: PyTree, params: PyTree
+    ) -> tuple:
+        obs, *rest = step(key, state, action, params)
         return self._left(obs), *rest
 
     def _left(self, obs: PyTree) -> PyTree:
@@ -174,20 +149,12 @@ class _Ignoring:
         return values_without(self.names, self.spaces[0][1], obs)
 
 
-class _OfOneAgent(_Ignoring, Environment):
+class _OfOneAgent(_Ignoring, OneAgent):
     def observation_space(self, params: PyTree = None) -> Space:
         return self.spaces[0][1]
 
 
-class _OfManyAgents(_Ignoring, MultiAgentEnvironment):
-    @property
-    def agents(self) -> tuple[AgentId, ...]:
-        return self.env.agents
-
-    @property
-    def default_policies(self) -> dict[PolicyId, tuple[AgentId, ...]]:
-        return self.env.default_policies
-
+class _OfManyAgents(_Ignoring, ManyAgents):
     def observation_space(self, agent: AgentId, params: PyTree = None) -> Space:
         return dict(self.spaces)[agent]
 
@@ -196,18 +163,8 @@ class _OfManyAgents(_Ignoring, MultiAgentEnvironment):
         return {agent: values_without(self.names, spaces[agent], obs[agent]) for agent in obs}
 
 
-class _OfAlikeAgents(_Ignoring, StackedEnvironment):
-    agents, default_policies = _OfManyAgents.agents, _OfManyAgents.default_policies
+class _OfAlikeAgents(_Ignoring, AlikeAgents):
     observation_space = _OfManyAgents.observation_space
-    reset_env, step_env = StackedEnvironment.reset_env, StackedEnvironment.step_env
-
-    def reset_stacked(self, key: Key, params: PyTree) -> tuple[PyTree, PyTree]:
-        obs, state = self.env.reset_stacked(key, params)
-        return self._left(obs), state
-
-    def step_stacked(self, key: Key, state: PyTree, action: PyTree, params: PyTree) -> tuple:
-        obs, *rest = self.env.step_stacked(key, state, action, params)
-        return self._left(obs), *rest
 
 
 def _is_named(part: str, names: Iterable[str]) -> bool:

@@ -38,10 +38,10 @@ def _decoded(text: bytes) -> str:
         raise ValueError("it is not UTF-8") from None
 
 
-def _integer(digits: str) -> int:
-    if len(digits) > MOST_DIGITS:
-        raise ValueError(f"it has an integer of {len(digits):,} digits")
-    return int(digits)
+def _integer(text: str) -> int:
+    if (count := len(text.removeprefix("-"))) > MOST_DIGITS:
+        raise ValueError(f"it has an integer of {count:,} digits")
+    return int(text)
 
 
 _DECODER = json.JSONDecoder(parse_int=_integer)

@@ -1,17 +1,13 @@
-"""`MetricsLogger`: numbers that hooks log by name, and what they become in results, as in RLlib."""
+"""`MetricsLogger`: values that hooks log by name, and what they become in results, as in RLlib."""
 
-import math
-from collections import deque
-from collections.abc import Callable, Container, Mapping
-from typing import Any
+import contextlib
+import time
+from collections.abc import Container, Iterator, Mapping
+from typing import Any, Unpack
 
-import numpy as np
+from jaxrl.core.errors import AnswersOtherWords, UsageError, brief, unknown_name
+from jaxrl.core.metric import Metric, MetricSettings, reduction_of
 
-from jaxrl.core.errors import UsageError, brief, unknown_name
-from jaxrl.core.fields import as_count, as_number, count, number
-
-REDUCTIONS = ("mean", "ema", "min", "max", "sum", "lifetime_sum", "item")
-DEFAULT_EMA_COEFF = 0.01
 Path = tuple[str, ...]
 
 
@@ -21,96 +17,15 @@ class UnknownMetric(UsageError, KeyError):
     __str__ = UsageError.__str__
 
 
-class Metric:
-    """The values that were logged under one name.
-
-    Args:
-        reduce: one of REDUCTIONS.
-        window: how many of the last values count; None: all.
-        stays: whether values count in later iterations too.
-    """
-
-    def __init__(self, reduce: str, window: int | None, ema_coeff: float | None, stays: bool):
-        self.reduce, self.window, self.ema_coeff, self.stays = reduce, window, ema_coeff, stays
-        self.values: deque[float] = deque(maxlen=window)
-
-    def push(self, value: float) -> None:
-        """Adds a value; as in RLlib, NaN counts for nothing."""
-        if math.isnan(value):
-            return
-        if self.values and self.reduce == "ema":
-            value = (1 - self.ema_coeff) * self.values[0] + self.ema_coeff * value
-        if self.reduce in ("ema", "item"):
-            self.values.clear()
-        self.values.append(value)
-
-    def value(self) -> float | None:
-        """The value of all that counts; None without any."""
-        if not self.values:
-            return None
-        if self.reduce in ("ema", "item"):
-            return self.values[0]
-        functions = {"mean": np.mean, "min": np.min, "max": np.max}
-        return float(functions.get(self.reduce, np.sum)(self.values))
-
-    def next_iteration(self) -> None:
-        """Forgets what counts in one iteration alone."""
-        if not self.stays:
-            self.values.clear()
-        elif self.window is None and self.values:
-            value = self.value()
-            self.values.clear()
-            self.values.append(value)
-
-    def state(self) -> dict[str, Any]:
-        values = list(self.values)
-        return {**vars(self), "values": values}
-
-    @classmethod
-    def of_state(cls, state: Mapping[str, Any]) -> "Metric":
-        metric = cls(*(state[name] for name in ("reduce", "window", "ema_coeff", "stays")))
-        metric.values.extend(state["values"])
-        return metric
-
-
-def metric_of(reduce: Any, window: Any, ema_coeff: Any, clear_on_reduce: bool | None) -> Metric:
-    """The metric of RLlib's settings; of those that a later version replaced, too.
-
-    Raises:
-        UsageError: there is no such reduction, or settings that exclude each other.
-    """
-    window, ema_coeff = as_count(window), as_number(ema_coeff)
-    if window == math.inf:
-        window, clear_on_reduce = None, True
-        reduce = reduce or "mean"
-    count(optional=True)("window", window)
-    number(0, 1, optional=True)("ema_coeff", ema_coeff)
-    if reduce is None:
-        reduce = "ema" if window is None and not clear_on_reduce else "mean"
-    if reduce == "mean" and window is None and (ema_coeff is not None or clear_on_reduce is False):
-        reduce = "ema"
-    if reduce not in REDUCTIONS:
-        raise unknown_name("reduction", reduce, REDUCTIONS)
-    if window is not None and (reduce not in ("mean", "min", "max", "sum") or ema_coeff):
-        raise UsageError(f"reduce={reduce!r} takes no window")
-    if ema_coeff is not None and reduce != "ema":
-        raise UsageError(f"reduce={reduce!r} takes no ema_coeff")
-    stays = window is not None or reduce in ("ema", "lifetime_sum")
-    stays = stays if clear_on_reduce is None else not clear_on_reduce
-    coeff = None
-    if reduce == "ema":
-        coeff = DEFAULT_EMA_COEFF if ema_coeff is None else float(ema_coeff)
-    return Metric(reduce, None if window is None else int(window), coeff, stays)
-
-
-class MetricsLogger:
-    """Numbers by name. A name is a text, whose "/" begins a deeper one, or a tuple of texts.
+class MetricsLogger(AnswersOtherWords):
+    """Values by name. A name is a text, whose "/" begins a deeper one, or a tuple of texts.
 
     The settings of a name are those of its first value, as in RLlib.
     """
 
     def __init__(self):
-        self._metrics: dict[Path, Metric] = {}
+        self._metrics: dict[Path, Any] = {}
+        self._began = self._last = self._now = 0.0  # seconds of training
 
     def log_value(
         self,
@@ -118,31 +33,41 @@ class MetricsLogger:
         value: Any,
         *,
         reduce: str | None = None,
-        window: int | None = None,
-        ema_coeff: float | None = None,
-        clear_on_reduce: bool | None = None,
-        **more: Any,
+        **settings: Unpack[MetricSettings],
     ) -> None:
-        """Logs a number under a name.
+        """Logs a value under a name.
 
         Args:
             reduce: what the iteration's values become in its result: "mean", "min", "max", "sum",
-                "item" (the last one), "lifetime_sum", or "ema", an average that moves by
-                `ema_coeff` with each value. None: "mean" with a window, "ema" without.
-            window: the last so many values count, of earlier iterations too.
-            ema_coeff: the weight of a new value; None: 0.01.
-            clear_on_reduce: whether only the iteration's own values count; None: without a window
-                they alone do, but for "ema" and "lifetime_sum".
+                "lifetime_sum", "ema", an average that moves by `ema_coeff` with each value,
+                "percentiles", "item" (the last one, which may be a picture, or anything that JSON
+                holds), or "item_series", the list of them. None: "mean" with a window, "ema"
+                without.
+            settings: `window`: the last so many values count, of earlier iterations too.
+                `ema_coeff`: the weight of a new value; None: 0.01. `clear_on_reduce`: whether only
+                the iteration's own values count; None: without a window they alone do, but for
+                "ema" and "lifetime_sum". `percentiles`: numbers in [0, 100]. `with_throughput`: the
+                result has "<name>_throughput" too, the sum per second of training.
         """
-        if more:
-            raise UsageError(f"log_value takes no {next(iter(more))}: it has no counterpart")
+        for setting in settings.keys() - MetricSettings.__annotations__.keys():
+            names = ("reduce", *MetricSettings.__annotations__)
+            raise unknown_name("argument", setting, names, "of log_value")
         path = path_of(key)
         if not all(path) or not path:
             raise UsageError(f"a metric's name must not be empty: {brief(key)}")
         if path not in self._metrics:
-            self._check_is_free(path)
-            self._metrics[path] = self._metric(reduce, window, ema_coeff, clear_on_reduce)
-        self._metrics[path].push(self._number("/".join(path), value))
+            metric = self._metric(reduce, settings)
+            self._check_is_free(path, metric)
+            self._metrics[path] = metric
+        metric = self._metrics[path]
+        metric.push(metric.read("/".join(path), value))
+
+    @contextlib.contextmanager
+    def log_time(self, key: str | Path, **settings: Any) -> Iterator[None]:
+        """Logs the seconds that a `with` block takes, as `log_value` does with these settings."""
+        began = time.perf_counter()
+        yield
+        self.log_value(key, time.perf_counter() - began, **settings)
 
     def log_dict(
         self,
@@ -164,33 +89,51 @@ class MetricsLogger:
             else:
                 self.log_value(path, value, reduce=reduce, **settings)
 
-    def peek(self, key: str | Path = (), default: Any = None) -> Any:
+    def peek(
+        self, key: str | Path | None = None, default: Any = None, *, throughput: bool = False
+    ) -> Any:
         """The value under a name as it stands, or all values under it as a nested dict.
+
+        Args:
+            throughput: asks for what the result has as "<name>_throughput" instead.
 
         Raises:
             UnknownMetric: a KeyError: nothing was logged there, and there is no default.
         """
-        path = path_of(key)
+        path = path_of(key or ())
         found = {}
         for name, metric in self._metrics.items():
             if name[: len(path)] == path:
                 found[name[len(path) :]] = metric
-        if () in found:
-            value = found[()].value()
-            return default if value is None else value
         if not found and default is None and path:
             raise UnknownMetric(str(unknown_name("metric", "/".join(path), self.names())))
-        return nested(found) if found else default
+        if () in found:
+            value = self._throughput(found[()]) if throughput else found[()].value()
+            return default if value is None else value
+        values = self._throughputs(found) if throughput else _values(found)
+        return tree_of(values) if found else default
 
     def names(self) -> list[str]:
         """The names under which something was logged."""
         return ["/".join(path) for path in self._metrics]
 
+    def set_time(self, now: float, seconds: float) -> None:
+        """Says when the next result is, in seconds of training; throughputs are per second of it.
+
+        Args:
+            now: at its end.
+            seconds: that its iteration took.
+        """
+        if self._now == 0.0:  # the first since the run began or was resumed
+            self._began = self._last = now - seconds
+        self._now = now
+
     def next_result(self) -> dict[str, Any]:
         """The values of an iteration, nested; then those that count for it alone are forgotten."""
-        values = nested(self._metrics)
+        values = tree_of({**_values(self._metrics), **self._throughputs(self._metrics)})
         for metric in self._metrics.values():
             metric.next_iteration()
+        self._last = self._now
         return values
 
     def state(self) -> dict[str, Any]:
@@ -203,23 +146,45 @@ class MetricsLogger:
             tuple(name.split("/")): Metric.of_state(metric) for name, metric in state.items()
         }
 
-    def _check_is_free(self, path: Path) -> None:
-        """Refuses a name that lies under another one, or above it."""
-        for other in self._metrics:
-            length = min(len(path), len(other))
-            if path[:length] == other[:length]:
-                raise UsageError(
-                    f"metric {'/'.join(path)!r} cannot be logged beside {'/'.join(other)!r}: "
-                    "one of them would be both a number and a group of numbers"
-                )
+    def _throughputs(self, metrics: Mapping[Path, Any]) -> dict[Path, Any]:
+        found = {}
+        for path, metric in metrics.items():
+            rate = self._throughput(metric)
+            if path and rate is not None:
+                found[_throughput_of(path)] = rate
+        return found
 
-    _metric: Callable[..., Any] = staticmethod(metric_of)
+    def _throughput(self, metric: Metric) -> Any:
+        """None without one, before the first result, and where there is no value."""
+        seconds = self._now - self._last
+        if not metric.with_throughput or seconds <= 0 or metric.value() is None:
+            return None
+        return metric.throughput(seconds, self._now - self._began)
 
-    def _number(self, name: str, value: Any) -> Any:
-        try:
-            return float(np.asarray(value).reshape(()))
-        except (TypeError, ValueError):
-            raise UsageError(f"metric {name!r} must be one number, not {brief(value)}") from None
+    def _check_is_free(self, path: Path, metric: Any) -> None:
+        """Refuses a name that lies under another one, or above it; of a throughput too."""
+        for other, other_metric in self._metrics.items():
+            for place in _places(path, metric):
+                for taken in _places(other, other_metric):
+                    length = min(len(place), len(taken))
+                    if place[:length] == taken[:length]:
+                        why = "one of them would be both a number and a group of numbers"
+                        if place == taken:
+                            why = f"with_throughput=True adds {'/'.join(taken)!r}"
+                        names = f"{'/'.join(path)!r} cannot be logged beside {'/'.join(other)!r}"
+                        raise UsageError(f"metric {names}: {why}")
+
+    def _metric(self, reduce: str | None, settings: MetricSettings) -> Any:
+        return Metric(reduction_of(reduce, settings))
+
+
+def _throughput_of(path: Path) -> Path:
+    return *path[:-1], f"{path[-1]}_throughput"
+
+
+def _places(path: Path, metric: Any) -> list[Path]:
+    """The paths that a metric has in results."""
+    return [path, _throughput_of(path)] if metric.with_throughput else [path]
 
 
 def path_of(key: Any) -> Path:
@@ -230,10 +195,10 @@ def path_of(key: Any) -> Path:
     return tuple(piece for part in parts for piece in part.split("/"))
 
 
-def nested(metrics: Mapping[Path, Any]) -> dict[str, Any]:
-    """The values of metrics as a tree; without those that have none."""
+def _values(metrics: Mapping[Path, Any]) -> dict[Path, Any]:
+    """The values of metrics; without those that have none."""
     values = {path: metric.value() for path, metric in metrics.items()}
-    return tree_of({path: value for path, value in values.items() if value is not None})
+    return {path: value for path, value in values.items() if value is not None}
 
 
 def tree_of(values: Mapping[Path, Any]) -> dict[str, Any]:
@@ -269,7 +234,7 @@ def merge(
     """
     for name, value in values.items():
         path, is_group = f"{above}{name}", isinstance(value, Mapping)
-        if is_group and isinstance(result.setdefault(name, {}), dict):
+        if is_group and isinstance(result.setdefault(name, type(result)()), dict):
             merge(result[name], value, source, replaced, f"{path}/")
         elif not is_group and (name not in result or path in replaced):
             result[name] = value

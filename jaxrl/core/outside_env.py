@@ -25,12 +25,20 @@ class NoParams(struct.PyTreeNode):
     """The `params` of an environment outside JAX: it has no numbers that a program could change."""
 
 
+def _refuse_numbers(params: NoParams, **changes: Any) -> None:
+    raise UsageError("env_params: a Python environment has none; see trainer.foreach_env(function)")
+
+
+NoParams.replace = _refuse_numbers
+
+
 class OutsideState(struct.PyTreeNode):
     """The state of a copy, as far as a compiled program needs it."""
 
     copy: jax.Array  # i32[]  its number
     acting: jax.Array | None = None  # bool[M]  who acts next; None where agents never wait
     action_mask: dict[AgentId, jax.Array] | None = None  # bool[A]; None without masks
+    critic: PyTree | None = None  # what a centralised critic sees; None where nothing is given
 
 
 class OutsideSteps(NamedTuple):
@@ -53,6 +61,11 @@ class OutsideSteps(NamedTuple):
     metrics: dict[str, np.ndarray]  # f32[e]
     action_mask: dict[AgentId, np.ndarray] | None  # bool[e, A]  of `obs`; None without masks
     acting: np.ndarray | None  # bool[e, M]  who acts next; None where agents never wait
+    # bool[e]  Whether final_obs of a copy that ended is what its step reached. Where nobody says
+    # that, it is not read: the agent's last observation takes its place. None: all are.
+    final_known: np.ndarray | None = None
+    critic: PyTree | None = None  # [e, ...]  of `obs`, for a centralised critic
+    final_critic: PyTree | None = None  # [e, ...]  of `final_obs`
 
 
 class _Outside:
@@ -67,6 +80,7 @@ class _Outside:
     num_copies: int | None = None  # where `vector` makes so many and no others
     # Whether all that `vector` gives are the same copies: there are none to evaluate in.
     has_one_set = False
+    has_tasks = False  # whether `set_task` gives a copy another task
     # Makes a `VectorEnv` of one copy that is rendered while it plays, where it can be.
     pictured: Callable[[], Any] | None = None
     # Parts of observations that no network can read, and of which kind they are: (("mission",
@@ -106,6 +120,10 @@ class _Outside:
             return lambda state, params: self._mask_of(state)
         if name == "acting_agents" and self.spec.waits:
             return lambda state, params: dict(zip(self.spec.agents, state.acting, strict=True))
+        if name == "global_state" and self.spec.critic_space is not None:
+            return lambda state, params: state.critic
+        if name == "global_state_space" and self.spec.critic_space is not None:
+            return lambda params: self.spec.critic_space
         raise AttributeError(f"{type(self).__name__} has no {name!r}")
 
     def _each(self, value: Callable[[AgentId], Any]) -> dict[AgentId, Any]:
@@ -118,7 +136,8 @@ class _Outside:
             masks = self._each(
                 lambda agent: jnp.ones(mask_length(self.spec.action_spaces[agent]), bool)
             )
-        return OutsideState(jnp.int32(0), acting, masks)
+        critic = self.spec.critic_space and zeros_of(self.spec.critic_space)
+        return OutsideState(jnp.int32(0), acting, masks, critic)
 
     def _mask_of(self, state: OutsideState) -> PyTree:
         return state.action_mask

@@ -39,7 +39,7 @@ from jaxrl.core.errors import (
 )
 from jaxrl.core.fields import FLOAT32, as_count, as_number, field_values, only, takes, text, without
 from jaxrl.core.frozen import freeze, is_frozen, thawed
-from jaxrl.core.python_kinds import OF_JAX, by_keywords, kind_of
+from jaxrl.core.python_kinds import OF_JAX, kind_of
 from jaxrl.core.spaces import Space
 from jaxrl.core.tasks import (
     FORMS,
@@ -185,6 +185,8 @@ def make_with(name: Any, args: dict[str, Any]) -> tuple[Any, PyTree]:
     if not isinstance(name, str):
         env = environment_of(name, args)
         return env, default_params_of(env)
+    from jaxrl.core.env_config import by_keywords
+
     constructor = by_keywords(constructor_of(name))
     args = {key: as_number(value) for key, value in args.items()}
     for key, value in args.items():
@@ -195,9 +197,7 @@ def make_with(name: Any, args: dict[str, Any]) -> tuple[Any, PyTree]:
             )
     signature = _signature(name, constructor)
     arguments = signature.parameters.values()
-    takes = [
-        parameter.name for parameter in arguments if not parameter.kind.name.startswith("VAR_")
-    ]
+    takes = [found.name for found in arguments if not found.kind.name.startswith("VAR_")]
     takes = takes or (list(args) if arguments else [])  # `**args` alone takes all
     structure = only(args, takes)
     drawn = _distributions(name, args, takes)
@@ -208,7 +208,7 @@ def make_with(name: Any, args: dict[str, Any]) -> tuple[Any, PyTree]:
         raise UsageError(f"environment {name!r}: {error}; its arguments are {accepted}") from None
     call, made = _call_of(constructor, structure)
     if made is None:
-        made = _made_by(call)
+        made = _called(name, functools.partial(_made_by, call))
     env = adapted(name, call, made)
     require_environment(env, f"environment {name!r}")
     numbers = without(args, takes)
@@ -305,6 +305,8 @@ def is_maker(env: Any) -> bool:
 def environment_of(env: Any, args: dict[str, Any]) -> Any:
     """The environment to train in: an object's, or the one that a class or function makes."""
     if is_maker(env):
+        from jaxrl.core.env_config import by_keywords
+
         constructor, made = by_keywords(env), None
         if args:
             constructor, made = _call_of(constructor, args)
@@ -325,8 +327,8 @@ def _call_of(constructor: Any, args: dict[str, Any]) -> tuple[functools.partial,
     A Python environment gets its arguments as they were written. One in JAX, which is hashed, gets
     tuples in place of lists and mappings; what a function makes, only its result shows.
     """
-    call = functools.partial(constructor, **{name: freeze(arg) for name, arg in args.items()})
     as_written = functools.partial(constructor, **thawed(args.items()))
+    call = functools.partial(constructor, **dict(freeze(as_written.keywords)))
     if _is_in_jax(constructor) or all(map(is_frozen, as_written.keywords.values())):
         return call, None
     made = _called(None, as_written)
@@ -465,7 +467,7 @@ def constructor_of(name: str) -> Callable[..., Any]:
     if meant := _names_here(str(name)):
         raise UsageError(f"unknown environment {name!r}; did you mean {either(meant)}?")
     allowed = [*names(), *(f"{scheme}:NAME" for scheme in schemes), "module:Class"]
-    raise unknown_name("environment", name, allowed)
+    raise unknown_name("environment", name, allowed, most=400)
 
 
 def _names_here(name: str) -> list[str]:

@@ -22,11 +22,10 @@ from jaxrl.core.env import (
     stack_agents,
 )
 from jaxrl.core.errors import UsageError, brief
-from jaxrl.core.tasks import without_task
 from jaxrl.core.types import ALL, AgentId, Key, PolicyId, PyTree
+from jaxrl.core.wrapped_env import Wrapped
 
 DRAW = 0x73656174  # folded into a reset's key: the game keeps the key that it has without us
-OF_A_STATE = ("render", "draw")  # methods (state, params) that see the game as it is
 
 
 class SeatsState(struct.PyTreeNode):
@@ -37,7 +36,7 @@ class SeatsState(struct.PyTreeNode):
 
 
 @dataclasses.dataclass(frozen=True)
-class ShuffledSeats(StackedEnvironment):
+class ShuffledSeats(Wrapped, StackedEnvironment):
     """A game of several agents with equal spaces, whose seats are drawn anew for each episode.
 
     Its agents are "player_0", "player_1" and so on. By default policy "main" plays the first, and
@@ -70,22 +69,15 @@ class ShuffledSeats(StackedEnvironment):
                         f"of {agent!r} {space}; seats that are exchanged need equal ones"
                     )
 
-    def __getattr__(self, name):
-        """Optional methods come from the game, for the game's state; masks and turns by player."""
-        if name.startswith("__") or name == "env":
-            raise AttributeError(name)
-        found = getattr(self.env, name)
+    def __getattr__(self, name: str) -> Any:
+        """Masks and turns are those of players."""
+        found = super().__getattr__(name)
         if name == "acting_agents":
             return lambda state, params: acting_agents(self.env, state.inner, params)[state.seats]
-        if name == "action_mask":
-            return self._action_mask
-        if name in OF_A_STATE:
-            return lambda state, params: found(state.inner, params)
-        return found
+        return self._action_mask if name == "action_mask" else found
 
-    @property
-    def name(self) -> str:
-        return self.env.name
+    def _inside(self, state: SeatsState, params: PyTree) -> tuple[PyTree, PyTree]:
+        return state.inner, params
 
     @property
     def agents(self) -> tuple[AgentId, ...]:
@@ -95,22 +87,11 @@ class ShuffledSeats(StackedEnvironment):
     def default_policies(self) -> dict[PolicyId, tuple[AgentId, ...]]:
         return {"main": self.agents[:1], "opponent": self.agents[1:]}
 
-    @property
-    def default_params(self) -> PyTree:
-        return self.env.default_params
-
     def observation_space(self, agent: AgentId | None = None, params: PyTree = None):
         return self.env.observation_space(self.env.agents[0], params)
 
     def action_space(self, agent: AgentId | None = None, params: PyTree = None):
         return self.env.action_space(self.env.agents[0], params)
-
-    def is_truncated(self, state: SeatsState, params: PyTree) -> jax.Array:
-        return self.env.is_truncated(state.inner, params)
-
-    def without_task(self, state: SeatsState, params: PyTree) -> tuple[PyTree, PyTree]:
-        """(state, params) of the innermost environment, as callbacks know them."""
-        return without_task(self.env, state.inner, params)
 
     def reset_stacked(self, key: Key, params: PyTree) -> tuple[PyTree, SeatsState]:
         obs, inner = raw_reset(self.env, key, params)

@@ -15,28 +15,15 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from jaxrl.core.env import (
-    Environment,
-    MultiAgentEnvironment,
-    StackedEnvironment,
-    is_batched,
-    is_multi_agent,
-    is_stacked,
-)
+from jaxrl.core.env import is_batched
 from jaxrl.core.errors import UsageError, brief, nearest
-from jaxrl.core.types import AgentId, Key, PolicyId, PyTree
+from jaxrl.core.types import Key, PyTree
+from jaxrl.core.wrapped_env import AlikeAgents, ManyAgents, OneAgent, Wrapped, form_of
 
 TASK = "task/"  # begins the names in info["metrics"] that are reported as env_runners/task/<field>
 METRICS_RULE = "metrics are single numbers, and their names fit into results"
 STEPS = "max_steps_in_episode"
 DRAW = 0x7461736B  # folded into a reset's key: the environment keeps the key that it has without us
-OF_A_STATE = (
-    "action_mask",
-    "acting_agents",
-    "global_state",
-    "render",
-    "draw",
-)  # methods (state, params)
 BOUNDED = ("uniform", "loguniform", "randint")
 DISTRIBUTIONS = (*BOUNDED, "choice")
 FORMS = "uniform:LOW:HIGH, loguniform:LOW:HIGH, randint:LOW:HIGH or choice:A:B"
@@ -74,7 +61,7 @@ class TaskState(struct.PyTreeNode):
 
 
 @dataclasses.dataclass(frozen=True)
-class _PerEpisode:
+class _PerEpisode(Wrapped):
     """An environment with a task for each episode; see `per_episode`.
 
     Args:
@@ -87,39 +74,8 @@ class _PerEpisode:
     tasks: Any
     _fold = DRAW
 
-    def __getattr__(self, name):
-        """Optional methods come from the environment, with the numbers of the state's episode."""
-        if name.startswith("__") or name in ("env", "tasks"):
-            raise AttributeError(name)
-        found = getattr(self.env, name)
-        if name not in OF_A_STATE:
-            return found
-        return lambda state, params: found(*self._inside(state, params))
-
     def _inside(self, state: TaskState, params: PyTree) -> tuple[PyTree, PyTree]:
-        """(state, params) as `env` takes them."""
         return state.inner, with_task(params, state.task)
-
-    def without_task(self, state: TaskState, params: PyTree) -> tuple[PyTree, PyTree]:
-        """(state, params) of the innermost environment; see the function `without_task`."""
-        return without_task(self.env, *self._inside(state, params))
-
-    @property
-    def name(self) -> str:
-        return self.env.name
-
-    @property
-    def default_params(self) -> PyTree:
-        return self.env.default_params
-
-    def observation_space(self, *of: Any):
-        return self.env.observation_space(*of)
-
-    def action_space(self, *of: Any):
-        return self.env.action_space(*of)
-
-    def is_truncated(self, state: TaskState, params: PyTree) -> jax.Array:
-        return self.env.is_truncated(*self._inside(state, params))
 
     def _reset(self, reset: Callable, key: Key, params: PyTree) -> tuple[PyTree, TaskState]:
         return self._begin(reset, key, self.tasks.init(params), params)
@@ -151,34 +107,16 @@ class _PerEpisode:
         return obs, state, reward, terminated, info
 
 
-class _OfOneAgent(_PerEpisode, Environment):
-    def reset_env(self, key: Key, params: PyTree) -> tuple[PyTree, TaskState]:
-        return self._reset(self.env.reset_env, key, params)
-
-    def step_env(self, key: Key, state: TaskState, action: PyTree, params: PyTree) -> tuple:
-        return self._step(self.env.step_env, key, state, action, params)
+class _OfOneAgent(_PerEpisode, OneAgent):
+    pass
 
 
-class OfManyAgents(_PerEpisode, MultiAgentEnvironment):
-    reset_env, step_env = _OfOneAgent.reset_env, _OfOneAgent.step_env
-
-    @property
-    def agents(self) -> tuple[AgentId, ...]:
-        return self.env.agents
-
-    @property
-    def default_policies(self) -> dict[PolicyId, tuple[AgentId, ...]]:
-        return self.env.default_policies
+class OfManyAgents(_PerEpisode, ManyAgents):
+    pass
 
 
-class OfAlikeAgents(_PerEpisode, StackedEnvironment):
-    agents, default_policies = OfManyAgents.agents, OfManyAgents.default_policies
-
-    def reset_stacked(self, key: Key, params: PyTree) -> tuple[PyTree, TaskState]:
-        return self._reset(self.env.reset_stacked, key, params)
-
-    def step_stacked(self, key: Key, state: TaskState, action: PyTree, params: PyTree) -> tuple:
-        return self._step(self.env.step_stacked, key, state, action, params)
+class OfAlikeAgents(_PerEpisode, AlikeAgents):
+    pass
 
 
 def per_episode(env: Any, tasks: Any) -> Any:
@@ -187,9 +125,7 @@ def per_episode(env: Any, tasks: Any) -> Any:
     With a task that says what `params` says anyway it plays the same episodes as `env`.
     """
     refuse_batched(env)
-    if not is_multi_agent(env):
-        return _OfOneAgent(env, tasks)
-    return OfAlikeAgents(env, tasks) if is_stacked(env) else OfManyAgents(env, tasks)
+    return form_of(env, (_OfOneAgent, OfManyAgents, OfAlikeAgents))(env, tasks)
 
 
 def refuse_batched(env: Any) -> None:
@@ -216,11 +152,6 @@ def check_task(env: Any, params: PyTree) -> None:
 def with_task(params: PyTree, task: Mapping[str, Any]) -> PyTree:
     """`params` with the fields that a task names."""
     return dataclasses.replace(params, **task)
-
-
-def without_task(env: Any, state: PyTree, params: PyTree) -> tuple[PyTree, PyTree]:
-    """(state, params) as the author of an environment knows them, whatever tasks are around it."""
-    return env.without_task(state, params) if hasattr(env, "without_task") else (state, params)
 
 
 def typed_as(number: Any, value: Any) -> jax.Array:

@@ -1,8 +1,11 @@
 """The data of several agents on the environment's clock: read and rewritten by agent."""
 
 from bisect import bisect_left
+from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field
+from itertools import count
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -16,6 +19,7 @@ from jaxrl.episodes.single_agent_episode import SingleAgentEpisode, Steps, outpu
 from jaxrl.episodes.values import Nested
 
 AgentID = Any
+NO_STEP = "S"  # RLlib's mark of an environment step in which an agent has no observation
 AFTER_STEPS = ("observations", "infos")  # columns with a value after the last step too
 AgentIDs = AgentID | list[AgentID] | tuple[AgentID, ...] | set[AgentID] | None
 
@@ -120,6 +124,20 @@ class AgentsData(Episode):
         """The environment steps of all of an agent's observations; 0 is the reset."""
         self._episode_of(agent_id)
         return list(self._timelines[agent_id].times)
+
+    @property
+    def env_t_to_agent_t(self) -> Mapping[AgentID, tuple[int | str, ...]]:
+        """The number of each agent's own step at every environment step, without the lookback.
+
+        "S" stands where it has no observation, as in RLlib. A copy, to be read alone.
+        """
+        found = {}
+        for agent, episode in self.agent_episodes.items():
+            times = self._timelines[agent].times
+            agent_t = dict(zip(times, count(episode.t_started - episode.rewards.lookback)))
+            steps = range(self.env_t_started, self.env_t + 1)
+            found[agent] = tuple(agent_t.get(step, NO_STEP) for step in steps)
+        return MappingProxyType(found)
 
     def get_agents_to_act(self) -> set[AgentID]:
         """The agents that have an observation of the last environment step and go on."""

@@ -14,6 +14,7 @@ import numpy as np
 
 from jaxrl.core.errors import brief
 from jaxrl.core.fields import flag
+from jaxrl.core.value_copies import owned
 from jaxrl.episodes.errors import EpisodeError, EpisodeIndexError
 from jaxrl.episodes.values import (
     Nested,
@@ -23,7 +24,6 @@ from jaxrl.episodes.values import (
     leaves,
     map_nested,
     one_hot,
-    owned,
     stack,
     unstack,
 )
@@ -191,9 +191,10 @@ class Column:
         is_fresh = self.finalized and isinstance(positions, list)  # NumPy copies rows of a list
         return values if is_fresh else owned(values)
 
-    def view(self, first: int = 0) -> list | Nested:
+    def view(self, first: int = 0, stop: int | None = None) -> list | Nested:
         """The values from an index on, for those that only read: they are no copies."""
-        return self._taken(range(self.lookback + first, self.len_incl_lookback()))
+        end = self.len_incl_lookback() if stop is None else self.lookback + stop
+        return self._taken(range(self.lookback + first, end))
 
     def arrays(self) -> Nested:
         """The values after the lookback as arrays, for those that only read."""

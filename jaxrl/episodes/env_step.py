@@ -4,9 +4,10 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from jaxrl.core.errors import brief
+from jaxrl.core.value_copies import owned
 from jaxrl.episodes.errors import EpisodeError
 from jaxrl.episodes.single_agent_episode import SingleAgentEpisode
-from jaxrl.episodes.values import Nested, as_flag, as_reward, by_name, owned
+from jaxrl.episodes.values import Nested, as_flag, as_reward, by_name
 
 EVERYONE = "__all__"
 # How an agent's part of a field is read; the others are taken as they are.

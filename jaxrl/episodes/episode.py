@@ -9,8 +9,8 @@ import numpy as np
 
 from jaxrl.core.errors import AnswersOtherWords, brief
 from jaxrl.core.fields import INT64, count
+from jaxrl.core.value_copies import owned
 from jaxrl.episodes.errors import EpisodeError, unknown
-from jaxrl.episodes.values import owned
 
 STARTED = count(0, INT64, optional=True)
 

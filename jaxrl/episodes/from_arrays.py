@@ -4,7 +4,7 @@ The arrays become the episode's own, and are not copied.
 """
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -90,6 +90,18 @@ def multi_agent_episode(
     for agent, data in episode.agent_episodes.items():
         _set_spaces(data, facts[agent])
     return episode
+
+
+def set_infos(
+    episode: SingleAgentEpisode | MultiAgentEpisode, infos: Sequence[Mapping[AgentID, dict]]
+) -> None:
+    """Gives a whole episode the infos of its reset and of each step, by agent."""
+    if isinstance(episode, MultiAgentEpisode):
+        for agent, data in episode.agent_episodes.items():
+            times = episode.observation_times(agent)
+            data.infos.data = [infos[time].get(agent) or None for time in times]
+        return
+    episode.infos.data = [next(iter(of_step.values()), None) or None for of_step in infos]
 
 
 def rewards_of_actions(rewards: np.ndarray, acted: np.ndarray) -> np.ndarray:

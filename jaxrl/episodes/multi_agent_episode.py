@@ -307,22 +307,21 @@ class MultiAgentEpisode(AgentsData):
             part.set_lookback(before)
             part.t_started += before
             chunk.agent_episodes[agent] = part
-            chunk._timelines[agent] = self._timeline_until(agent, first, last, stop)
+            waiting = self.waiting_at(agent, last, stop)
+            chunk._timelines[agent] = Timeline(times[first : last + 1], *waiting)
         return chunk
 
-    def _timeline_until(self, agent: AgentID, first: int, last: int, stop: int) -> Timeline:
-        """The timeline of some of an agent's observations, with the action on the last of them."""
+    def waiting_at(self, agent: AgentID, last: int, stop: int) -> tuple[Pending | None, float]:
+        """The action on an agent's observation `last`, and its rewards, as they wait at `stop`."""
         episode, timeline = self.agent_episodes[agent], self._timelines[agent]
-        times = timeline.times[first : last + 1]
         if last + 1 == len(timeline.times):
             is_now = stop == self.env_t or timeline.times[-1] < stop
-            waiting = timeline.pending, timeline.waiting_reward
-            return Timeline(times, *waiting) if is_now else Timeline(times)
-        if times[-1] == stop:
-            return Timeline(times)
+            return (timeline.pending, timeline.waiting_reward) if is_now else (None, 0.0)
+        if timeline.times[last] == stop:
+            return None, 0.0
         outputs = {key: col.take(last) for key, col in episode.extra_model_outputs.items()}
         pending = Pending(episode.actions.take(last), outputs)
-        return Timeline(times, pending, float(episode.rewards.take(last)))
+        return pending, float(episode.rewards.take(last))
 
     def concat_episode(self, other: "MultiAgentEpisode") -> None:
         """Appends the chunk that follows this one, without its lookback.
@@ -375,6 +374,11 @@ class MultiAgentEpisode(AgentsData):
         return episode, Timeline(times, later.pending, later.waiting_reward)
 
     # State
+
+    def get_sample_batch(self) -> dict[AgentID, dict[str, Any]]:
+        """The columns of `SingleAgentEpisode.get_sample_batch` of each agent that has a step."""
+        agents = self.agent_episodes.items()
+        return {agent: episode.get_sample_batch() for agent, episode in agents if len(episode)}
 
     def get_state(self) -> dict[str, Any]:
         """The episode as a dict for `from_state`: lists, arrays and numbers, to be pickled.

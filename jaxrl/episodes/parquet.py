@@ -25,13 +25,16 @@ from jaxrl.core.errors import UsageError, brief, one_line, require
 from jaxrl.core.fields import INT64, count, file_path, flag, number, takes
 from jaxrl.core.json_text import read_json
 from jaxrl.core.number_types import NotHeldError, common_type
+from jaxrl.core.value_copies import owned
 from jaxrl.episodes.bounded_table import read_table
+from jaxrl.episodes.d4rl_names import D4RL, refusal_of
 from jaxrl.episodes.episode import Episode
-from jaxrl.episodes.files import episode_files, why_not_writable
+from jaxrl.episodes.files import OF_RLLIB, episode_files, why_not_writable
 from jaxrl.episodes.minari_datasets import from_minari
 from jaxrl.episodes.multi_agent_episode import MultiAgentEpisode
 from jaxrl.episodes.single_agent_episode import SingleAgentEpisode
-from jaxrl.episodes.values import Nested, map_nested, owned
+from jaxrl.episodes.stored_infos import as_plain, stored_infos
+from jaxrl.episodes.values import Nested, map_nested
 
 MINARI = "minari:"  # begins the name of a Minari dataset, in place of a path
 FORMAT = 1
@@ -163,9 +166,10 @@ class EpisodeWriter:
 def read_episodes(path: str | Path, *, skip_damaged: bool = False) -> Iterator[Episode]:
     """The episodes of a folder, or of one file, in the order of the files' names.
 
-    "minari:NAME" is a Minari dataset (`from_minari`). Episodes of files are equal to those that
-    were written, but for spaces, which are not stored: lists become arrays, and infos and
-    custom_data what JSON makes of them.
+    "minari:NAME" is a Minari dataset (`from_minari`). RLlib's files of steps are read too, as
+    `jaxrl.episodes.rllib_batches` says. Episodes of our files are equal to those that were
+    written, but for spaces, which are not stored: lists become arrays, and infos and custom_data
+    what JSON makes of them.
 
     Args:
         skip_damaged: warn of files that cannot be read, and continue with the others.
@@ -175,10 +179,19 @@ def read_episodes(path: str | Path, *, skip_damaged: bool = False) -> Iterator[E
     """
     if str(path).startswith(MINARI):
         return from_minari(str(path).removeprefix(MINARI))
-    require("pyarrow", "reading episodes", "pyarrow")
+    if str(path).startswith(D4RL):
+        raise refusal_of(str(path))
     files = episode_files(path)
     if not files:
-        raise UsageError(f"no episodes in {path}: there is no .parquet file")
+        raise UsageError(f"no episodes in {path}: there is no .parquet file, and no {OF_RLLIB}")
+    from jaxrl.episodes.rllib_batches import read_batches
+    from jaxrl.episodes.rllib_rows import is_of_rllib
+
+    if files[0].suffix == ".json":
+        return read_batches(files, skip_damaged)
+    require("pyarrow", "reading episodes", "pyarrow")
+    if is_of_rllib(files[0]):
+        return read_batches(files, skip_damaged)
     return _read_files(files, skip_damaged)
 
 
@@ -238,12 +251,13 @@ def _rows_of(episode: Episode) -> list[_AgentRows]:
             "last": times[agent][-1],
             "rows": len(data),
             "waiting_reward": state["timelines"][agent]["waiting_reward"] if state else 0.0,
-            "infos": data.get_infos() if any(data.infos.data) else None,
+            "infos": stored_infos(data) if any(data.infos.data) else None,
         }
     try:
-        facts = json.dumps(facts)
-    except (TypeError, ValueError) as error:
-        why = f"its infos and custom_data must be what JSON holds: {one_line(error)}"
+        facts = json.dumps(facts, default=as_plain)
+        read_json(facts)
+    except (TypeError, ValueError, RecursionError) as error:
+        why = f"its custom_data must be what JSON holds: {one_line(error)}"
         raise _cannot_store(episode, why) from None
     rows = []
     for agent, data in agents.items():

@@ -10,6 +10,7 @@ from jaxrl.core.fields import flag, takes
 from jaxrl.episodes.column import Column, Indices, Infos
 from jaxrl.episodes.episode import STARTED, Episode, as_lookback, check_space
 from jaxrl.episodes.errors import EpisodeError, unknown
+from jaxrl.episodes.sample_batch import sample_batch
 from jaxrl.episodes.values import (
     Nested,
     Space,
@@ -18,8 +19,7 @@ from jaxrl.episodes.values import (
     as_reward,
     as_rewards,
     by_name,
-    leaves,
-    map_nested,
+    equal,
 )
 
 Steps = list | Nested  # a list of values, or arrays with the steps as first axis
@@ -430,7 +430,7 @@ class SingleAgentEpisode(Episode):
         self._check_next_chunk(other, (self.t, getattr(other, "t_started", None)))
         if self.is_reset != other.is_reset:
             raise EpisodeError(f"episode {self.id_}: one of the two chunks has no observation")
-        if self.is_reset and not _equal(self.observations[-1], other.observations[0]):
+        if self.is_reset and not equal(self.observations[-1], other.observations[0]):
             raise EpisodeError(
                 f"episode {self.id_}: the last observation here is not the other chunk's first"
             )
@@ -438,6 +438,14 @@ class SingleAgentEpisode(Episode):
             self._check_output_names(other.extra_model_outputs)
 
     # State
+
+    def get_sample_batch(self) -> dict[str, Any]:
+        """The n steps as NumPy's columns under RLlib's names, [n, ...], without the lookback.
+
+        They are obs, actions, rewards, new_obs, terminateds, truncateds, t, eps_id and what the
+        model put out; `infos`, of the observations in obs, is a list.
+        """
+        return sample_batch(self)
 
     def get_state(self) -> dict[str, Any]:
         """The episode as a dict of lists, arrays and numbers, for `from_state`."""
@@ -484,17 +492,3 @@ class SingleAgentEpisode(Episode):
 def output_column(key: str, values: Steps | None = None, *, copy: bool = True) -> Column:
     """The column of a model's outputs under a name."""
     return Column(values, name=f"extra_model_outputs[{key!r}]", copy=copy)
-
-
-def _equal(first: Nested, second: Nested) -> bool:
-    """Returns whether two observations are equal; NaN equals NaN."""
-    try:
-        return all(leaves(map_nested(_equal_leaves, first, second)))
-    except EpisodeError:
-        return False
-
-
-def _equal_leaves(first: Any, second: Any) -> bool:
-    first, second = np.asarray(first), np.asarray(second)
-    can_be_nan = first.dtype.kind in "fc" and second.dtype.kind in "fc"
-    return np.array_equal(first, second, equal_nan=can_be_nan)

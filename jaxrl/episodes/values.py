@@ -4,7 +4,6 @@ Spaces are those of `jaxrl.core.spaces` or of Gymnasium: anything with `spaces`,
 `shape`. Nothing here imports either, so episodes need no JAX.
 """
 
-import copy
 import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -17,10 +16,6 @@ from jaxrl.episodes.errors import EpisodeError
 
 Nested = Any  # a leaf, or a dict or tuple of nested values; a list is a leaf
 Space = Any
-UNCHANGING = frozenset(
-    {bool, int, float, str, bytes, type(None)}
-    | {np.bool_, np.float32, np.float64, np.int32, np.int64}
-)
 
 
 def map_nested(function: Callable, *trees: Nested) -> Nested:
@@ -41,43 +36,6 @@ def map_nested(function: Callable, *trees: Nested) -> Nested:
     return function(*trees)
 
 
-def owned(value: Any) -> Any:
-    """A copy that nobody else can change: of an array, and of dicts, tuples and lists of them.
-
-    Numbers and texts, which do not change, are kept. So are objects of other kinds, such as an
-    environment among the infos.
-    """
-    kind = type(value)
-    if kind in UNCHANGING:
-        return value
-    if kind is np.ndarray and not value.dtype.hasobject:
-        return value.copy()
-    if kind is dict:
-        return {name: owned(part) for name, part in value.items()}
-    return _owned_of_others(value)
-
-
-def _owned_of_others(value: Any) -> Any:
-    """`owned` of the kinds that come less often, and are asked for less quickly."""
-    if isinstance(value, np.ndarray):
-        copied = value.copy()
-        if value.dtype == object:
-            for place in np.ndindex(value.shape):
-                copied[place] = owned(value[place])
-        return copied
-    if isinstance(value, Mapping):
-        return {name: owned(part) for name, part in value.items()}
-    if isinstance(value, tuple):
-        parts = map(owned, value)
-        return value._make(parts) if hasattr(value, "_make") else tuple(parts)
-    if isinstance(value, list):
-        return list(map(owned, value))
-    if isinstance(value, set | bytearray):
-        return copy.copy(value)
-    is_tensor = hasattr(value, "__array__") and hasattr(value, "clone")
-    return value.clone() if is_tensor else value
-
-
 def leaves(tree: Nested) -> Iterator[Any]:
     """The leaves of a tree, in its order."""
     if isinstance(tree, Mapping | tuple):
@@ -85,6 +43,20 @@ def leaves(tree: Nested) -> Iterator[Any]:
             yield from leaves(part)
     else:
         yield tree
+
+
+def equal(first: Nested, second: Nested) -> bool:
+    """Returns whether two observations are equal; NaN equals NaN."""
+    try:
+        return all(leaves(map_nested(_equal_leaves, first, second)))
+    except EpisodeError:
+        return False
+
+
+def _equal_leaves(first: Any, second: Any) -> bool:
+    first, second = np.asarray(first), np.asarray(second)
+    can_be_nan = first.dtype.kind in "fc" and second.dtype.kind in "fc"
+    return np.array_equal(first, second, equal_nan=can_be_nan)
 
 
 def stack(items: list[Nested] | Nested, space: Space = None) -> Nested:

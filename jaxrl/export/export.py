@@ -80,11 +80,7 @@ def export_policy(
         raise UsageError(f"opset and names are of {ONNX} files, not of {path}")
     with _on_the_host():
         step = PolicyStep(policy.policy_spec, policy.weights, masked=policy.masked, explore=explore)
-        build = BUILDERS[path.suffix]
-        if is_onnx:
-            check_names(step, names)
-            build = functools.partial(build, opset=opset or OPSET, names=names)
-        built, batch, fixed = _built(build, step)
+        built, batch, fixed = build_file(step, path.suffix, opset, names)
         steps, notes = _steps(policy, step)
         run = built.run if batch is None else _row_by_row(built.run)
         parity = check_parity(step, run, steps, str(path))
@@ -130,8 +126,27 @@ def _steps(policy: Any, step: PolicyStep) -> tuple[Steps, tuple[Line, ...]]:
         return drawn_steps(step), (("note", reason),)
 
 
-def _built(build: Callable, step: PolicyStep) -> tuple[Built, int | None, tuple[Line, ...]]:
-    """A file for batches of any size; for batches of 1 where a user's network fixes the size."""
+def build_file(
+    step: PolicyStep,
+    ending: str,
+    opset: int | None = None,
+    names: Mapping[str, str] | None = None,
+) -> tuple[Built, int | None, tuple[Line, ...]]:
+    """(a file that is not written yet, the size of batches that it takes, why it is the only one).
+
+    It is for batches of any size, None; or for batches of 1 where a user's network fixes the size.
+
+    Args:
+        opset, names: of a .onnx file; None: `OPSET`, and the names of the step.
+
+    Raises:
+        UsageError: the format cannot hold the policy, or a package is missing.
+    """
+    build = BUILDERS[ending]
+    if ending == ONNX:
+        names = names or {}
+        check_names(step, names)
+        build = functools.partial(build, opset=opset or OPSET, names=names)
     try:
         return build(step, None), None, ()
     except UsageError:

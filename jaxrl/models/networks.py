@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 
 from jaxrl.core.spaces import Box, Space, tree_of
-from jaxrl.models.mlp import MLP
+from jaxrl.models.mlp import INITIALIZERS, MLP
 from jaxrl.models.model import Model, RecurrentModel
 from jaxrl.models.network_inputs import ALL_AGENTS, LAST, is_image
 
@@ -36,6 +36,21 @@ def network_of(
         return _with_memory(config, inputs, action_space, value_inputs)
     kind = {"vf_share_layers": config.vf_share_layers, "value_space": value_inputs}
     return _layers(config, inputs, action_space, **kind)
+
+
+def check_initializers(config: Any) -> None:
+    """Refuses unknown names and arguments of initialisers."""
+    if _names_initializers(config):
+        from jaxrl.models.initializers import initializers_of
+
+        initializers_of(config)
+
+
+def _names_initializers(config: Any) -> bool:
+    """Returns whether a setting asks for what only `jaxrl.models.initializers` has."""
+    arguments = config.fcnet_kernel_initializer_kwargs, config.fcnet_bias_initializer_kwargs
+    is_named = config.fcnet_kernel_initializer not in INITIALIZERS
+    return is_named or config.fcnet_bias_initializer is not None or any(arguments)
 
 
 def _with_memory(
@@ -106,14 +121,17 @@ def _layers(
         "action_distribution": config.action_distribution,
     }
     if config.conv_filters is None:
-        return MLP(inputs, **layers)
-    from jaxrl.models.cnn import cnn
+        network = MLP(inputs, **layers)
+    else:
+        from jaxrl.models.cnn import cnn
 
-    channels = {
-        "conv_channels": config.conv_channels,
-        "value_channels": _value_channels(config),
-    }
-    return cnn(inputs, config.conv_filters, config.conv_activation, **channels, **layers)
+        layers |= {"conv_channels": config.conv_channels, "value_channels": _value_channels(config)}
+        network = cnn(inputs, config.conv_filters, config.conv_activation, **layers)
+    if _names_initializers(config):
+        from jaxrl.models.initializers import with_names
+
+        return with_names(network, config)
+    return network
 
 
 def _value_channels(config: Any) -> str | None:

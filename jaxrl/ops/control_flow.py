@@ -23,6 +23,9 @@ def cond_any(
         work, otherwise: pure functions with results of the same types, which close over no array.
     """
 
+    if jax.config.jax_disable_jit:  # `custom_vmap` would trace
+        return jax.lax.cond(needed, work, otherwise, *operands)
+
     @jax.custom_batching.custom_vmap
     def choose(needed, operands):
         return jax.lax.cond(needed, work, otherwise, *operands)
@@ -69,5 +72,4 @@ def scan_some(
         put = lambda rows, row: jax.lax.dynamic_update_index_in_dim(rows, row, i, axis=0)
         return state, jax.tree.map(put, results, result)
 
-    start = state, jax.tree.map(zeros, shapes)
-    return jax.lax.fori_loop(0, jnp.sum(chosen), go_on, start)
+    return jax.lax.fori_loop(0, jnp.sum(chosen), go_on, (state, jax.tree.map(zeros, shapes)))

@@ -162,6 +162,15 @@ def _random_where(is_random: jax.Array, distribution: Distribution) -> Distribut
     return distribution.replace(logits=jnp.where(is_random, uniform, distribution.logits))
 
 
+def _at_temperature(temperature: float, distribution: Distribution) -> Distribution:
+    """Integers by their logits divided by a temperature; impossible ones stay impossible."""
+    if isinstance(distribution, Joint):
+        return distribution.by_part(functools.partial(_at_temperature, temperature))
+    logits = distribution.logits
+    divided = jnp.where(distribution.possible(), logits / temperature, logits)
+    return distribution.replace(logits=divided)
+
+
 def _check_random(name: str, action_space: Space, kind: str) -> None:
     """Refuses random actions of a Box that [-1, 1] does not stand for."""
     boxes = _boxes(action_space)
@@ -169,6 +178,14 @@ def _check_random(name: str, action_space: Space, kind: str) -> None:
         raise UsageError(
             f"exploration_config: {name} draws random actions of integers, or of a Box with finite "
             f"bounds and action_distribution='gaussian', not {action_space} with {kind!r}"
+        )
+
+
+def _check_integers(name: str, action_space: Space) -> None:
+    if _boxes(action_space):
+        raise UsageError(
+            f"exploration_config: {name} is for integer actions, not {action_space}; "
+            "GaussianNoise is for those of a Box"
         )
 
 
@@ -206,6 +223,22 @@ class StochasticSampling(Exploration):
 
 
 @dataclass(frozen=True, kw_only=True)
+class SoftQ(StochasticSampling):
+    """Samples from softmax(logits / temperature): the colder, the more often the likeliest action.
+
+    The first `random_timesteps` environment steps have random actions.
+    """
+
+    temperature: float = setting(1.0, "that logits are divided by", number(0, open_low=True))
+
+    def check(self, action_space: Space, action_distribution: str) -> None:
+        _check_integers("SoftQ", action_space)
+
+    def __call__(self, distribution: Distribution, env_steps: jax.Array) -> Distribution:
+        return super().__call__(_at_temperature(self.temperature, distribution), env_steps)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Random(Exploration):
     """Random actions, all alike."""
 
@@ -230,11 +263,7 @@ class EpsilonGreedy(Exploration):
     epsilon_timesteps: int = setting(10_000, "environment steps in which it falls", count())
 
     def check(self, action_space: Space, action_distribution: str) -> None:
-        if _boxes(action_space):
-            raise UsageError(
-                f"exploration_config: EpsilonGreedy is for integer actions, not {action_space}; "
-                "GaussianNoise is for those of a Box"
-            )
+        _check_integers("EpsilonGreedy", action_space)
 
     def __call__(self, distribution: Distribution, env_steps: jax.Array) -> Distribution:
         steps = self.warmup_timesteps, self.epsilon_timesteps
@@ -306,7 +335,8 @@ def _epsilon_greedy_one(policy: Categorical, epsilon: jax.Array) -> Categorical:
     return Categorical(logits).masked(is_taken)
 
 
-BY_NAME = {cls.__name__: cls for cls in (StochasticSampling, Random, EpsilonGreedy, GaussianNoise)}
+EXPLORATIONS = (StochasticSampling, Random, EpsilonGreedy, GaussianNoise, SoftQ)
+BY_NAME = {cls.__name__: cls for cls in EXPLORATIONS}
 
 
 def read_exploration(name: str, value: Any) -> Any:
@@ -317,7 +347,7 @@ def read_exploration(name: str, value: Any) -> Any:
     """
     if isinstance(value, tuple):
         value = _from_pairs(name, value)
-    return None if value == StochasticSampling() else value
+    return None if value in (StochasticSampling(), SoftQ()) else value
 
 
 def _from_pairs(name: str, pairs: tuple) -> Any:

@@ -3,7 +3,7 @@
 import threading
 import weakref
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +16,7 @@ from jaxrl.models.policy_spec import PolicyWeights
 from jaxrl.outside.host_rollout import HostRollouts, Seconds, Stopped
 from jaxrl.outside.ray_rollouts import RayRollouts
 from jaxrl.outside.rollout_actor import Start
+from jaxrl.outside.workers.env_functions import EnvFunction
 from jaxrl.outside.workers.pool import pickled
 from jaxrl.outside.workers.vector import FaultCount
 from jaxrl.rollout.env_step import EnvBatch, RolloutSpec
@@ -47,6 +48,9 @@ class Rollouts(Protocol):
         self, weights: tuple[PolicyWeights, ...], env_keys: Key, env_steps: float
     ) -> tuple[EnvBatch, Rollout, Seconds]:
         """The copies after a rollout by these weights, the rollout, and where its time went."""
+
+    def foreach_env(self, function: EnvFunction, seeds: np.ndarray | None) -> list[Any]:
+        """Calls a function with each environment, as a `VectorEnv` does."""
 
     def close(self) -> None:
         """Ends what steps the copies."""
@@ -101,6 +105,12 @@ class Collector:
             raise played.error
         return played
 
+    def foreach_env(self, function: EnvFunction) -> list[Any]:
+        """Calls a function with each environment, once a rollout under way is done."""
+        for thread in self._threads:
+            thread.join()
+        return self.rollouts.foreach_env(function, self._seeds)
+
     def _collect(
         self,
         played: Played,
@@ -129,15 +139,24 @@ def _end(threads: list[threading.Thread], rollouts: Rollouts) -> None:
 
 
 def rollouts_of(
-    spec: RolloutSpec, sizes: tuple[int, int], env_params: PyTree, settings: RunSettings
+    spec: RolloutSpec,
+    sizes: tuple[int, int],
+    env_params: PyTree,
+    settings: RunSettings,
+    created: EnvFunction | None,
 ) -> Rollouts:
-    """Rollouts of a run's copies, here or in Ray actors; `sizes` are (copies, steps of each)."""
-    num_envs, num_steps = sizes
+    """Rollouts of a run's copies, here or in Ray actors.
+
+    Args:
+        sizes: (copies, steps of each).
+        created: is called with each copy's environment and context when it was made.
+    """
+    (num_envs, num_steps), of_copies = sizes, {**settings.of_copies, "created": created}
     if not settings.num_ray_actors:
-        copies = spec.env.vector(num_envs, **settings.of_copies)
+        copies = spec.env.vector(num_envs, **of_copies)
         return HostRollouts(spec, copies, num_steps, env_params)
     # Its process steps while the actor chooses actions, and may hang or die.
-    in_actor = {**settings.of_copies, "num_workers": 1}
+    in_actor = {**of_copies, "num_workers": 1}
     keeps_programs = bool(jax.config.jax_compilation_cache_dir)
     start = Start(spec, sizes, env_params, in_actor, keeps_programs)
     faults = FaultCount(spec.env.name, settings.max_consecutive_faults)

@@ -21,7 +21,13 @@ from jaxrl.core.types import AgentId, Key, PyTree
 from jaxrl.models.policy_spec import PolicyOutput, PolicyWeights
 from jaxrl.ops.byte_rows import ByteLayout
 from jaxrl.ops.packing import Packed, pack
-from jaxrl.outside.host_steps import act, raw_step_of, scatter_on_host, with_new_episodes
+from jaxrl.outside.host_steps import (
+    act,
+    raw_step_of,
+    reached,
+    scatter_on_host,
+    with_new_episodes,
+)
 from jaxrl.rollout.env_step import (
     EnvBatch,
     RolloutSpec,
@@ -236,15 +242,27 @@ def _begin(
     noise = draw_randomness(spec, env_keys, num_steps).noise
     draws = jax.tree.map(lambda leaf: leaf[0], (noise, env_steps))
     answer = _Answer(*act(spec, weights, envs, draws, env_params))
-    playing = Playing(envs, Carries.zeros(spec, envs, num_steps), rows=None, step=jnp.int32(0))
+    playing = playing_of(statics, weights, envs, answer.outputs, env_params)
     stepped = _Stepped(_no_steps(spec, envs), draws)
-    row_of = functools.partial(_row_of, spec)
-    led_to = answer.outputs, stepped.steps
-    row = jax.eval_shape(row_of, weights, playing, led_to, env_params)[1]
-    zeros = lambda leaf: jnp.zeros((num_steps, *leaf.shape), leaf.dtype)
-    playing = playing.replace(rows=jax.tree.map(zeros, row))
     layouts = _Layouts(ByteLayout.of(stepped), ByteLayout.of(answer))
     return _Begun(playing, _policies_of(spec, envs), layouts.answer.pack(answer), noise, layouts)
+
+
+def playing_of(
+    statics: tuple[RolloutSpec, int],
+    weights: tuple[PolicyWeights, ...],
+    envs: EnvBatch,
+    outputs: list[PolicyOutput],
+    env_params: PyTree,
+) -> Playing:
+    """Copies before the first of so many steps, and empty rows for these."""
+    spec, num_steps = statics
+    playing = Playing(envs, Carries.zeros(spec, envs, num_steps), rows=None, step=jnp.int32(0))
+    row_of = functools.partial(_row_of, spec)
+    led_to = outputs, _no_steps(spec, envs)
+    row = jax.eval_shape(row_of, weights, playing, led_to, env_params)[1]
+    zeros = lambda leaf: jnp.zeros((num_steps, *leaf.shape), leaf.dtype)
+    return playing.replace(rows=jax.tree.map(zeros, row))
 
 
 @functools.lru_cache(maxsize=64)
@@ -301,12 +319,27 @@ def _record(
     def record(i, playing):
         steps = layouts.stepped.unpack(stepped[i]).steps
         led_to = layouts.answer.unpack(answers[i]).outputs, steps
-        envs, row, carries = _row_of(spec, weights, playing, led_to, env_params)
-        put = lambda rows, row: jax.lax.dynamic_update_index_in_dim(rows, row, playing.step, axis=0)
-        rows = jax.tree.map(put, playing.rows, row)
-        return Playing(envs, carries, rows, playing.step + 1)
+        return record_step(spec, weights, playing, led_to, env_params)
 
     return jax.lax.fori_loop(0, count, record, playing)
+
+
+def record_step(
+    spec: RolloutSpec,
+    weights: tuple[PolicyWeights, ...],
+    playing: Playing,
+    led_to: tuple[list[PolicyOutput], OutsideSteps],
+    env_params: PyTree,
+) -> Playing:
+    """The copies after a step, with one more row.
+
+    Args:
+        led_to: (the outputs of the policies, what came of them), by group.
+    """
+    envs, row, carries = _row_of(spec, weights, playing, led_to, env_params)
+    put = lambda rows, row: jax.lax.dynamic_update_index_in_dim(rows, row, playing.step, axis=0)
+    rows = jax.tree.map(put, playing.rows, row)
+    return Playing(envs, carries, rows, playing.step + 1)
 
 
 def _row_of(
@@ -319,7 +352,9 @@ def _row_of(
     """The copies after a step, what is recorded of it, and the carries with its own."""
     (outputs, stepped), envs = led_to, playing.envs
     raw = raw_step_of(spec, stepped, envs.state.copy)
-    last = before_reset(spec, envs, outputs, raw, stepped.final_obs)
+    final_obs, final_critic = reached(envs, stepped)
+    at_the_end = raw._replace(state=raw.state.replace(critic=final_critic))
+    last = before_reset(spec, envs, outputs, at_the_end, final_obs)
     final_values = values_at_the_clock(spec, weights, raw.truncated, last, env_params)
     steps = steps_of(spec, envs, outputs, raw, final_values, last.obs)
     going_on, ended = (stepped.obs, raw.state), with_new_episodes(raw, stepped.lost)
@@ -347,4 +382,6 @@ def _no_steps(spec: RolloutSpec, envs: EnvBatch) -> OutsideSteps:
         metrics={name: numbers[:, 0] for name in spec.metrics},
         action_mask=envs.state.action_mask,
         acting=envs.state.acting,
+        critic=envs.state.critic,
+        final_critic=envs.state.critic,
     )

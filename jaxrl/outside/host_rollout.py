@@ -17,8 +17,10 @@ import numpy as np
 
 from jaxrl.core.types import Key, PyTree
 from jaxrl.models.policy_spec import PolicyWeights
+from jaxrl.outside.device_part import DevicePart
 from jaxrl.outside.host_part import Game, Part, Playing
 from jaxrl.outside.host_steps import first_envs
+from jaxrl.outside.workers.env_functions import EnvFunction
 from jaxrl.rollout.env_step import EnvBatch, RolloutSpec, env_axes
 from jaxrl.rollout.rollout import Rollout, rollout_of
 from jaxrl.rollout.steps import Steps
@@ -70,6 +72,10 @@ class HostRollouts:
         self.vector.close()
         self._recorder.shutdown(cancel_futures=True)  # of a rollout that is given up
 
+    def foreach_env(self, function: EnvFunction, seeds: np.ndarray | None) -> list[Any]:
+        """Calls a function with each environment, as the copies do."""
+        return self.vector.foreach_env(function, seeds)
+
     def reset(self, weights: tuple[PolicyWeights, ...], seeds: np.ndarray) -> None:
         """Begins new episodes in all copies; `seeds` is u32[E]."""
         first = self.vector.reset(seeds)
@@ -92,11 +98,12 @@ class HostRollouts:
         copies = self.num_envs or len(env_keys)
         passed = np.arange(self.num_steps, dtype=np.float32) * copies
         env_steps = np.float32(env_steps) + passed if self.spec.explores else None
+        kind = DevicePart if getattr(self.vector, "gives_jax_arrays", False) else Part
         parts = []
         for i, rows in enumerate(self.vector.parts):
             envs = _part_of(self.spec, self._envs, (rows.start, rows.stop))
             randomness = env_keys[rows], env_steps
-            parts.append(Part(game, envs, randomness, self.num_steps, self._recorder))
+            parts.append(kind(game, envs, randomness, self.num_steps, self._recorder))
             self.vector.send(i, parts[i].actions)
         for step in range(1, self.num_steps + 1):
             for i, part in enumerate(parts):

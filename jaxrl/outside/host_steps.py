@@ -1,6 +1,7 @@
 """Steps of environments outside JAX: NumPy arrays of the host, as compiled calls take them."""
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -21,7 +22,7 @@ def first_envs(
     """Copies at the start of their episodes, of a `FirstObs`."""
     obs = gather_on_host(spec.grouping, first.obs)
     copies = np.arange(len(jax.tree.leaves(first.obs)[0]), dtype=np.int32)
-    state = OutsideState(copies, first.acting, first.action_mask)
+    state = OutsideState(copies, first.acting, first.action_mask, first.critic)
     return _fresh_envs(spec, weights, obs, state, env_params)
 
 
@@ -32,8 +33,14 @@ def by_group(spec: RolloutSpec, steps: OutsideSteps) -> OutsideSteps:
     return steps._replace(obs=gather(steps.obs), final_obs=gather(steps.final_obs))
 
 
-def gather_on_host(grouping: Grouping, values: dict[str, PyTree]) -> tuple[PyTree, ...]:
-    """NumPy arrays [E, ...] by agent, as [N, E, M, ...] by group: a view of an agent alone."""
+def gather_on_host(
+    grouping: Grouping, values: dict[str, PyTree], stack: Callable[..., Any] = np.stack
+) -> tuple[PyTree, ...]:
+    """Arrays [E, ...] by agent, as [N, E, M, ...] by group: a view of an agent alone.
+
+    Args:
+        stack: `jnp.stack` where they are traced.
+    """
     by_group = []
     for group in grouping.groups:
         if len(group.agents) == len(group.agents[0]) == 1:
@@ -43,8 +50,8 @@ def gather_on_host(grouping: Grouping, values: dict[str, PyTree]) -> tuple[PyTre
         rows = []
         for agents in group.agents:
             row = [values[agent] for agent in agents]
-            rows.append(jax.tree.map(lambda *leaves: np.stack(leaves, 1), *row))
-        by_group.append(jax.tree.map(lambda *leaves: np.stack(leaves), *rows))
+            rows.append(jax.tree.map(lambda *leaves: stack(leaves, 1), *row))
+        by_group.append(jax.tree.map(lambda *leaves: stack(leaves), *rows))
     return tuple(by_group)
 
 
@@ -114,7 +121,7 @@ def raw_step_of(spec: RolloutSpec, steps: OutsideSteps, copies: jax.Array) -> Ra
     episode_done = steps.episode_done & ~steps.lost
     return RawStep(
         obs=None,
-        state=OutsideState(copies, steps.acting, steps.action_mask),
+        state=OutsideState(copies, steps.acting, steps.action_mask, steps.critic),
         reward=reward,
         terminated=terminated,
         truncated=truncated,
@@ -123,6 +130,26 @@ def raw_step_of(spec: RolloutSpec, steps: OutsideSteps, copies: jax.Array) -> Ra
         episode_done=episode_done,
         info={"metrics": steps.metrics} if spec.metrics else {},
     )
+
+
+def reached(envs: EnvBatch, steps: OutsideSteps) -> tuple[tuple[PyTree, ...], PyTree | None]:
+    """(observations by group, critic's) that a step of `envs` reached, before any reset.
+
+    Of a copy that ended, and of which nobody says what it reached, they are those that its agents
+    acted on.
+    """
+    final = steps.final_obs, steps.final_critic
+    if steps.final_known is None:
+        return final
+    unknown = steps.episode_done & ~steps.final_known
+
+    def choose(axis, before, after):
+        shape = [1] * after.ndim
+        shape[axis] = len(unknown)
+        return jnp.where(unknown.reshape(shape), before, after)
+
+    obs = jax.tree.map(functools.partial(choose, 1), envs.obs, final[0])
+    return obs, jax.tree.map(functools.partial(choose, 0), envs.state.critic, final[1])
 
 
 def with_new_episodes(raw: RawStep, lost: jax.Array) -> RawStep:

@@ -19,8 +19,8 @@ from jaxrl.core.fields import flag
 from jaxrl.core.outside_env import outside_environment
 from jaxrl.core.spaces import Space, from_json
 from jaxrl.core.types import DEFAULT_AGENT, AgentId, PolicyId, PyTree
+from jaxrl.core.value_copies import owned
 from jaxrl.episodes import MultiAgentEpisode, SingleAgentEpisode
-from jaxrl.episodes.values import owned
 from jaxrl.models.policy_spec import PolicyWeights
 from jaxrl.outside.episode_lanes import EpisodeLanes
 from jaxrl.outside.recorded_rollout import recorded_rollout

@@ -8,6 +8,7 @@ probabilities that its actions were drawn with. Another source is the `Clients` 
 import abc
 import contextlib
 import functools
+import logging
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -26,10 +27,13 @@ from jaxrl.core.errors import UsageError, is_installed
 from jaxrl.core.outside_env import refuse_evaluation
 from jaxrl.core.types import Key, PyTree
 from jaxrl.outside.collector import Collector, rollouts_of
-from jaxrl.rollout.env_step import draw_randomness
+from jaxrl.outside.workers.env_functions import EnvFunction
+from jaxrl.rollout.env_step import RolloutSpec, draw_randomness
 from jaxrl.rollout.rollout import Rollout, play
 from jaxrl.run.devices.compiled import Program, StartAndChunk
 from jaxrl.run.settings import RunSettings
+
+log = logging.getLogger(__name__)
 
 NOTHING = MappingProxyType({})
 CPU_OPTIONS = {
@@ -130,6 +134,11 @@ class OutsideProgram(Program):
         self, key: Key, numbers: tuple[PyTree, PyTree, PyTree | None], num_recorded: int
     ) -> "OutsideTraining":
         assert not num_recorded, "whoever makes the source refuses the setting `output`"
+        if jax.config.jax_disable_jit:
+            raise UsageError(
+                "JAX's jit is disabled (--eager), but an environment outside JAX is learned from "
+                "by compiled programs alone; with workers=0 breakpoint() stops in its step as it is"
+            )
         hypers, env_params, _ = numbers
         shapes = jax.tree.map(lambda leaf: (jnp.shape(leaf), jnp.result_type(leaf)), hypers)
         which, traced = f"{shapes}, {self.kind}", self.structure.traced
@@ -202,6 +211,7 @@ class Copies(RolloutSource):
     """
 
     cpu_options = CPU_OPTIONS
+    created: EnvFunction | None = None  # is called with each copy's environment and context
 
     def __init__(
         self,
@@ -230,10 +240,12 @@ class Copies(RolloutSource):
     def rollout(self, runner: RunnerState, batch: Rollout) -> Rollout:
         return batch if self.settings.sync else batch.as_stale()
 
+    def foreach_env(self, function: EnvFunction, env_params: PyTree) -> list[Any]:
+        """Calls a function with each environment and its context, between two rollouts."""
+        return self._begun(env_params).foreach_env(function)
+
     def take(self, runner: RunnerState, env_params: PyTree) -> tuple[RunnerState, Rollout]:
-        if self._collector is None:
-            self._collector = self._new_collector(env_params)
-        collector = self._collector
+        collector = self._begun(env_params)
         if not collector.has_begun:
             collector.begin(runner, int(runner.num_updates) + 1)
         played = collector.take()
@@ -263,11 +275,13 @@ class Copies(RolloutSource):
             self._collector.close()
             self._collector = None
 
-    def _new_collector(self, env_params: PyTree) -> Collector:
-        spec = self.algorithm.rollout_spec
-        rollouts = rollouts_of(spec, self.sizes, env_params, self.settings)
-        seeds = np.random.SeedSequence(self.seed).generate_state(self.sizes[0], np.uint32)
-        return Collector(rollouts, seeds, self.algorithm.num_env_steps)
+    def _begun(self, env_params: PyTree) -> Collector:
+        if self._collector is None:
+            spec = self.algorithm.rollout_spec
+            rollouts = rollouts_of(spec, self.sizes, env_params, self.settings, self.created)
+            seeds = np.random.SeedSequence(self.seed).generate_state(self.sizes[0], np.uint32)
+            self._collector = Collector(rollouts, seeds, self.algorithm.num_env_steps)
+        return self._collector
 
 
 def program_of_copies(
@@ -286,8 +300,20 @@ def program_of_copies(
             "trainer.sample() gives whole episodes"
         )
     sizes = config.num_envs, config.rollout_length
+    _tell_of_critic(algorithm.rollout_spec)
     copies = Copies(algorithm, settings, sizes, (config.seed, iteration))
     return OutsideProgram(structure, copies, f"copies, sync={settings.sync}")
+
+
+def _tell_of_critic(spec: RolloutSpec) -> None:
+    """Logs that nobody reads what a simulator gives for critics alone."""
+    has_critic = any(policy_spec.critic is not None for policy_spec in spec.policy_specs)
+    if not has_critic and spec.env.spec.critic_space is not None:
+        log.warning(
+            "%s gives observations for a critic, which no value network reads: "
+            "critic_observation='state' has it do so",
+            spec.env.name,
+        )
 
 
 def _check_copies(env: Any, config: AlgorithmConfig, settings: RunSettings) -> None:

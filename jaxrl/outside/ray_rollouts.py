@@ -30,6 +30,7 @@ from jaxrl.models.policy_spec import PolicyWeights
 from jaxrl.outside.fragments import Fragment, joined
 from jaxrl.outside.host_rollout import Seconds, Stopped
 from jaxrl.outside.rollout_actor import Collected
+from jaxrl.outside.workers.env_functions import EnvFunction
 from jaxrl.outside.workers.pool import START_TIMEOUT_S
 from jaxrl.outside.workers.vector import FaultCount
 from jaxrl.rollout.env_step import EnvBatch, RolloutSpec
@@ -141,6 +142,12 @@ class RayRollouts:
     @property
     def num_faults(self) -> int:
         return self._faults.total
+
+    def foreach_env(self, function: EnvFunction, seeds: np.ndarray | None) -> list[Any]:
+        raise UsageError(
+            f"{self._spec.env.name}: its copies are in Ray actors, which take no calls: workers=8 "
+            "are processes of this machine, and those do"
+        )
 
     def reset(self, weights: tuple[PolicyWeights, ...], seeds: np.ndarray) -> None:
         """New episodes begin in all copies with the next rollout; `seeds` is u32[E]."""

@@ -11,6 +11,7 @@ from jaxrl.algorithms.base import Algorithm, RunnerState
 from jaxrl.core.errors import UsageError
 from jaxrl.core.fields import pairs
 from jaxrl.core.frozen import freeze
+from jaxrl.core.plain_values import check_plain
 from jaxrl.core.registry import is_maker
 from jaxrl.core.types import PyTree
 from jaxrl.episodes.by_agent import Episode
@@ -54,7 +55,7 @@ def summary_of_episodes(algorithm: Algorithm, batches: Iterable[PlayedBatch]) ->
     if done.any():
         counts["episode_return_std"] = float(returns.std())
         counts["episode_len_std"] = float(lengths.std())
-        counts |= one_by_one(returns, lengths)
+        counts |= one_by_one(jax.tree.map(lambda leaf: leaf[done], played))
     counts["num_episodes"] = len(lengths)
     if not done.all():
         counts["num_episodes_cut"] = int((~done).sum())
@@ -99,6 +100,7 @@ class Evaluation:
             UsageError: other arguments for an environment that is no name, or such as change agents
                 or spaces.
         """
+        check_plain("evaluation_env_args", self.settings.evaluation_env_args)
         self._over(self.settings.evaluation_env_args)
 
     def __call__(
@@ -123,6 +125,9 @@ class Evaluation:
             **changes: episodes, explore, seed, max_steps or env_args in place of the settings',
                 where they are not None.
         """
+        is_as_set = steps is None and changes.get("episodes") is None
+        if is_as_set and self.settings.evaluation_duration_unit == "timesteps":
+            steps = self.settings.evaluation_duration  # each episode has a step at least
         episode_range, env_args = self._range_and_args(first, changes)
         episode_range = dataclasses.replace(episode_range, steps=steps)
         algorithm, is_target = self._over(env_args), self.config.env_task_fn is not None

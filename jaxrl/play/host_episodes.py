@@ -16,13 +16,14 @@ from jaxrl.core.env import restart
 from jaxrl.core.errors import TooManyFaults, UsageError
 from jaxrl.core.fields import UINT32, count, flag
 from jaxrl.core.outside_env import OutsideSteps, is_outside, refuse_evaluation
-from jaxrl.core.types import PyTree
+from jaxrl.core.types import AgentId, PyTree
 from jaxrl.models.policy_spec import PolicyOutput, PolicyWeights
 from jaxrl.outside.host_steps import (
     act,
     by_group,
     first_envs,
     raw_step_of,
+    reached,
     scatter_on_host,
     with_new_episodes,
 )
@@ -180,6 +181,7 @@ class OutsideEpisodes:
     def __init__(self, play: PlaySpec, game: Game, vector: Any):
         self.play, self._game, self._vector = play, game, vector
         self.together = vector.num_envs
+        self.infos: list[dict[int, dict[AgentId, dict]]] = []
 
     @property
     def pictures(self) -> Mapping[int, np.ndarray]:
@@ -187,6 +189,8 @@ class OutsideEpisodes:
 
     def start(self, index: np.ndarray, attempt: int) -> EpisodesUnderWay:
         first = self._vector.reset(_seeds(self._game, index, attempt))
+        self.infos.clear()
+        self._keep_infos()
         spec, game = self.play.rollout, self._game
         return under_way(spec, first_envs(spec, game.weights, first, game.env_params), index)
 
@@ -199,7 +203,13 @@ class OutsideEpisodes:
         steps = _step_all(self._vector, scatter_on_host(spec.grouping, jax.device_get(actions)))
         if np.any(steps.lost & ~np.asarray(playing.done)):
             raise BrokenOff
+        self._keep_infos()
         return _go_on(self.play, self._game, playing, outputs, by_group(spec, steps))
+
+    def _keep_infos(self) -> None:
+        """Keeps the infos of the reset or step before, for episodes that are kept as objects."""
+        if self.play.keeps_steps and not self.play.to_look_at and hasattr(self._vector, "infos"):
+            self.infos.append(self._vector.infos())
 
 
 def _seeds(game: Game, index: np.ndarray, attempt: int) -> np.ndarray:
@@ -253,5 +263,6 @@ def _go_on(
         finished=finished,
     )
     # Its states are not known here.
-    raw = raw._replace(obs=spec.grouping.scatter(steps.final_obs), state=None)
+    final_obs, _ = reached(playing.envs, steps)
+    raw = raw._replace(obs=spec.grouping.scatter(final_obs), state=None)
     return after, jax.tree.map(lambda leaf: leaf[:, None], kept_of(play, outputs, raw))

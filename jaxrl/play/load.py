@@ -50,6 +50,7 @@ from jaxrl.run.settings import HOST_SETTINGS, RunSettings
 from jaxrl.run.storage import runs
 from jaxrl.run.storage.checkpoint import Checkpoint, filled, open_found, saved_weights
 from jaxrl.run.storage.config_file import read_config
+from jaxrl.run.storage.hub import downloaded
 
 DEFAULT_EPISODES = 100  # of `evaluate`
 SHOWING = ("path", "out", "fps")  # the arguments of `render` that are of any episode
@@ -115,7 +116,7 @@ def open_run(
     trust: bool = False,
     call: str = "jaxrl.evaluate",
 ) -> LoadedRun:
-    """The policies of a run's folder, or of a checkpoint's.
+    """The policies of a run's folder, of a checkpoint's, or of `hf:USER/NAME`.
 
     Args:
         which: "last", "best" or an iteration, where `path` is a run's folder.
@@ -132,7 +133,7 @@ def open_run(
     """
     flag("trust", trust)
     CONFIG("config", config)
-    saved = open_found(path, which)
+    saved = open_found(downloaded(path), which)
     env_args, opponent = (None, None) if game is None else (game.env_args, game.opponent)
     if opponent is not None and saved.facts["opponents_of"] is None:
         raise UsageError(f"opponent={brief(opponent)}: the run has no pool of opponents")
@@ -188,6 +189,7 @@ def load_policy(
     """A trained policy from a run's folder or a checkpoint's.
 
     Args:
+        path: the folder; or `hf:USER/NAME`, a run published at Hugging Face, which is downloaded.
         policy: its name; may be left out if there is one alone.
         checkpoint: "last", "best" or an iteration, where `path` is a run's folder.
         config: the configuration, only where its file cannot hold it (an environment object, say).
@@ -199,7 +201,7 @@ def load_policy(
     Raises:
         UsageError: no such checkpoint or policy, or a damaged one, in one line.
     """
-    saved = open_found(path, checkpoint)
+    saved = open_found(downloaded(path), checkpoint)
     return policy_of(saved, policy, config, model=model, seed=seed, trust=trust)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from jaxrl.run.settings import MAX_STEPS
 
-PATIENCE_S = 10.0  # without an episode that ends; then twice as long, and so on
+PATIENCE_S = 10.0  # of silence, or without the end of an episode; then twice as long, and so on
 
 
 def say_on_stderr(text: str) -> None:
@@ -31,6 +31,26 @@ class PlayLimit:
     max_steps: int = MAX_STEPS
     say: Callable[[str], Any] = say_on_stderr
     setting: str = "max_steps"
+
+
+class PlayCount:
+    """Says now and then how many episodes have been played, batch after batch."""
+
+    def __init__(self, limit: PlayLimit, env_name: str):
+        self._limit, self._env_name = limit, env_name
+        self._num_episodes, self._patience = 0, PATIENCE_S
+        self._began = time.monotonic()
+
+    def add(self, num_episodes: int) -> None:
+        """Counts those of a batch."""
+        self._num_episodes += num_episodes
+        seconds = time.monotonic() - self._began
+        if seconds >= self._patience:
+            self._patience = 2 * seconds
+            self._limit.say(
+                f"{self._env_name}: {self._num_episodes:,} episodes have been played in "
+                f"{seconds:.0f} s; Ctrl-C breaks off"
+            )
 
 
 class PlayWatch:

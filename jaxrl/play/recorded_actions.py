@@ -41,7 +41,7 @@ class RecordedActions:
         origin: of the episode, from `origin_of`.
     """
 
-    together, pictures = 1, MappingProxyType({})
+    together, pictures, infos = 1, MappingProxyType({}), ()
 
     def __init__(
         self,

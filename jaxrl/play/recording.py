@@ -14,7 +14,12 @@ from jaxrl.core.errors import UsageError
 from jaxrl.core.outside_env import is_outside
 from jaxrl.core.types import AgentId, PyTree
 from jaxrl.episodes.by_agent import Episode
-from jaxrl.episodes.from_arrays import AgentFacts, multi_agent_episode, single_agent_episode
+from jaxrl.episodes.from_arrays import (
+    AgentFacts,
+    multi_agent_episode,
+    set_infos,
+    single_agent_episode,
+)
 from jaxrl.play.host_episodes import EpisodeRange, Players, play_episodes
 from jaxrl.play.play_limit import PlayLimit
 from jaxrl.play.played_steps import PROBABILITIES, SPREAD
@@ -64,6 +69,8 @@ class EpisodeRecording:
     states: PyTree | None = None  # [T + 1, ...], the first the reset's; None: not kept
     # {step: u8[H, W, 3]} of an environment outside JAX, which is rendered while it plays
     pictures: Mapping[int, np.ndarray] = field(default_factory=dict)
+    # {agent: info} of the reset and of each step, outside JAX; () where nobody keeps them
+    infos: Sequence[Mapping[AgentId, dict]] = ()
 
     @property
     def agents(self) -> tuple[AgentId, ...]:
@@ -102,7 +109,10 @@ class EpisodeRecording:
     @property
     def episode(self) -> Episode:
         """The episode as an object, to be stored or judged; only of one that has ended."""
-        return make_episode(self.env, self.steps, self.facts, self.end == "terminated")
+        episode = make_episode(self.env, self.steps, self.facts, self.end == "terminated")
+        if self.infos:
+            set_infos(episode, self.infos)
+        return episode
 
     def shown(self, steps: np.ndarray) -> np.ndarray:
         """The nearest steps to these that there is a picture of."""
@@ -161,7 +171,9 @@ def recordings_of(
         end, states = "cut", jax.tree.map(rows_of, steps.state)
         if batch.done[e]:
             end = "terminated" if steps.all_terminated[e, length - 1] else "truncated"
-        yield EpisodeRecording(spec.env, env_params, facts, agents, end, states, batch.pictures)
+        infos = [of_step.get(e, {}) for of_step in batch.infos[: length + 1]]
+        of_run = spec.env, env_params, facts
+        yield EpisodeRecording(*of_run, agents, end, states, batch.pictures, infos)
 
 
 def by_agent(grouping: Grouping, by_group: tuple[PyTree, ...]) -> dict[AgentId, PyTree]:

@@ -6,6 +6,7 @@ from typing import Any
 
 from jaxrl.core.env import strongly_typed
 from jaxrl.core.frozen import thawed
+from jaxrl.core.plain_values import is_plain
 from jaxrl.core.types import PyTree
 from jaxrl.episodes.by_agent import Episode
 from jaxrl.play.host_episodes import Players
@@ -17,9 +18,15 @@ ORIGIN = "origin"  # in an episode's `custom_data`: what plays it again
 
 
 def env_of(config: Any, env_args: Mapping[str, Any] = MappingProxyType({})) -> dict[str, Any]:
-    """The arguments that make a configuration's environment; the name is None for an object."""
+    """The arguments that make a configuration's environment.
+
+    The name is None where a file cannot hold them: for an object, and one made from objects.
+    """
+    args = {**thawed(config.env_args), **env_args}
+    if not is_plain(args):
+        return {"env": None, "env_args": {}}
     name = config.env if isinstance(config.env, str) else None
-    return {"env": name, "env_args": {**thawed(config.env_args), **env_args}}
+    return {"env": name, "env_args": args}
 
 
 def plain_params(env_params: PyTree) -> dict[str, Any]:

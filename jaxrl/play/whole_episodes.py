@@ -16,7 +16,7 @@ is counted.
 import contextlib
 import functools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
@@ -27,10 +27,10 @@ from flax import struct
 
 from jaxrl.core.env import RawStep, restart, strongly_typed
 from jaxrl.core.errors import UsageError
-from jaxrl.core.types import Key, PyTree
+from jaxrl.core.types import AgentId, Key, PyTree
 from jaxrl.models.policy_spec import PolicyOutput, PolicyWeights
 from jaxrl.ops.packing import pack
-from jaxrl.play.play_limit import PlayLimit, PlayWatch
+from jaxrl.play.play_limit import PlayCount, PlayLimit, PlayWatch
 from jaxrl.play.played_steps import played_steps
 from jaxrl.rollout.env_step import (
     EnvBatch,
@@ -97,6 +97,8 @@ class PlayedBatch(NamedTuple):
     finished: EpisodeStats  # [E]
     # {step: u8[H, W, 3]} of the first one, outside JAX
     pictures: Mapping[int, np.ndarray] = MappingProxyType({})
+    # Of the reset and of each step, {e: {agent: info}}, outside JAX; () elsewhere
+    infos: tuple[Mapping[int, Mapping[AgentId, dict]], ...] = ()
 
     def begin(self, count: int) -> "PlayedBatch":
         """The first episodes alone, `count` of them."""
@@ -111,6 +113,7 @@ class Source(Protocol):
     play: PlaySpec
     together: int
     pictures: Mapping[int, np.ndarray]
+    infos: Iterable[Mapping[int, Mapping[AgentId, dict]]]
 
     def start(self, index: np.ndarray, attempt: int) -> EpisodesUnderWay:
         """The episodes `index`, i32[together], at their reset."""
@@ -159,12 +162,13 @@ def step_chance(
 
 def walk(source: Source, first: int, episodes: int, limit: PlayLimit) -> Iterator[PlayedBatch]:
     """Plays the episodes first, first + 1, ..., a batch at a time; cut where the limit says."""
-    together = source.together
+    together, played = source.together, PlayCount(limit, source.play.rollout.env.name)
     for begin in range(0, episodes, together):
         count = min(together, episodes - begin)  # of the last batch what is beyond is dropped
         index = np.int32(first + begin + np.arange(together))
         batch = _play_batch(source, index, limit)
         yield batch.begin(count)
+        played.add(count)
 
 
 def with_steps(batches: Iterator[PlayedBatch], steps: int | None) -> Iterator[PlayedBatch]:
@@ -202,7 +206,8 @@ def _play_out(source: Source, begun: EpisodesUnderWay, limit: PlayLimit) -> Play
     steps = _from_reset(begun.envs, parts) if source.play.keeps_steps else None
     finished = jax.tree.map(np.asarray, playing.finished)
     first = int(begun.index[0])
-    return PlayedBatch(first, done, steps, num_steps, finished, source.pictures)
+    infos = tuple(source.infos)
+    return PlayedBatch(first, done, steps, num_steps, finished, source.pictures, infos)
 
 
 def _from_reset(envs: EnvBatch, parts: list[RecordedSteps]) -> RecordedSteps:
@@ -241,7 +246,7 @@ def under_way(spec: RolloutSpec, envs: EnvBatch, index: jax.Array) -> EpisodesUn
 class CompiledEpisodes:
     """A `Source`: episodes of an environment of JAX, in one compiled program."""
 
-    pictures = MappingProxyType({})  # they are made of states
+    pictures, infos = MappingProxyType({}), ()  # pictures are made of states
 
     def __init__(self, play: PlaySpec, game: Game, episodes: int):
         self.play, self._game = play._replace(rollout=play.rollout.apart), game

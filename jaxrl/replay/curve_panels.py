@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from jaxrl.algorithms.task_settings import EVERYBODY
-from jaxrl.run.logging.comparison import Groups, band_name, has_quartiles, mean_line
+from jaxrl.run.logging.comparison import Groups, band_name, has_interval, mean_line
 from jaxrl.run.logging.curves import (
     MAX_LINES,
     Curves,
@@ -56,7 +56,7 @@ def run_panels(curves: Curves, panels: Sequence[Panel]) -> list[dict[str, Any]]:
 def setting_panels(
     groups: Groups, panels: Sequence[Panel], score: str, title: str, note: str = ""
 ) -> list[dict[str, Any]]:
-    """The panels of several settings, a line for each: of several seeds their median in a band.
+    """The panels of several settings, a line for each: of several seeds their mean in a band.
 
     Args:
         score: the series that the first panel shows.
@@ -141,7 +141,7 @@ def _setting_lines(
     for index, (label, seeds) in enumerate(groups.items()):
         found = [line for line in map(line_of, seeds) if line is not None and len(line[0])]
         if len(found) > 1:
-            steps, (low, middle, high) = band_of(found, quartiles=has_quartiles(groups))
+            steps, (low, middle, high) = band_of(found, interval=has_interval(groups))
             lines.append(_band_line(label, steps, middle, low, high, role_of(index)))
         elif found:
             lines.append(_line(label, found[0], role_of(index)))

@@ -1,7 +1,6 @@
 """Contents of a sweep's page: the table of trials, curves by setting, the best trial's episode."""
 
 import itertools
-import operator
 import statistics
 import threading
 from collections.abc import Iterable, Mapping, Sequence
@@ -24,7 +23,7 @@ from jaxrl.replay.page import Column
 from jaxrl.run.logging.comparison import grouped, label_of, varied_settings
 from jaxrl.run.logging.curves import source_line
 from jaxrl.run.results import ENV_STEPS, ITERATIONS
-from jaxrl.sweeps.outcomes import DIVERGED
+from jaxrl.sweeps.outcomes import DIVERGED, merit
 from jaxrl.sweeps.saved_sweep import called_damaged, read_plan
 
 MOST_SETTINGS = 8  # whose curves are drawn, the best ones
@@ -53,7 +52,7 @@ class LiveSweep:
             trials = self._trials.read()
             problem = filter(None, [self._trials.problem])
             groups = self._groups(trials)
-            ranked = _ranked(groups)
+            ranked = _ranked(groups, self.plan["mode"])
             roles = {}
             for index, members in enumerate(ranked.values()):
                 roles |= {trial.number: role_of(index) for trial in members}
@@ -84,10 +83,11 @@ class LiveSweep:
         return as_report(self._status(shown)), columns
 
     def _best(self) -> TrialState | None:
-        """The trial with the highest score among those that have a checkpoint."""
+        """The trial with the best score among those that have a checkpoint."""
         with self._lock, called_damaged(self.folder):
             scored = [trial for trial in self._trials.read() if trial.score is not None]
-            for trial in sorted(scored, key=operator.attrgetter("score"), reverse=True):
+            rank = lambda trial: merit(trial.score, self.plan["mode"])
+            for trial in sorted(scored, key=rank, reverse=True):
                 if trial.folder is not None and has_checkpoint(trial.folder):
                     return trial
         return None
@@ -140,13 +140,13 @@ def _scores(trials: Sequence[TrialState]) -> list[float]:
     return [trial.score for trial in trials if trial.score is not None]
 
 
-def _ranked(groups: Groups) -> Groups:
+def _ranked(groups: Groups, mode: str) -> Groups:
     """The settings whose curves are drawn, the best median of the newest scores first."""
-    medians = {}
+    merits = {}
     for label, members in groups.items():
         if scores := _scores(members):
-            medians[label] = statistics.median(scores)
-    best_first = sorted(medians, key=medians.__getitem__, reverse=True)[:MOST_SETTINGS]
+            merits[label] = merit(statistics.median(scores), mode)
+    best_first = sorted(merits, key=merits.__getitem__, reverse=True)[:MOST_SETTINGS]
     return {label: groups[label] for label in best_first}
 
 

@@ -15,7 +15,7 @@ from jaxrl.run.logging.panels import Panel, panels_of
 from jaxrl.run.results import Result, lookup
 from jaxrl.run.storage import run_folder, runs
 from jaxrl.run.storage.runs import METRICS, RESULTS, TRIALS
-from jaxrl.sweeps.saved_sweep import read_results
+from jaxrl.sweeps.saved_sweep import read_plan, read_results
 from jaxrl.sweeps.trial_table import PENDING, RUNNING
 
 
@@ -48,7 +48,7 @@ class LiveTrials:
     """
 
     def __init__(self, folder: Path, plan: Mapping[str, Any]):
-        self.folder, self.plan, self.problem = folder, plan, ""
+        self.folder, self.plan, self.problem = folder, dict(plan), ""
         self.panels: tuple[Panel, ...] = ()
         self.logs: dict[int, LiveLog] = {}
         self._rows: dict[int, dict[str, Any]] = {}  # of finished trials
@@ -64,6 +64,8 @@ class LiveTrials:
 
     def read(self) -> list[TrialState]:
         """Every trial, after a look at what is new in the files."""
+        if self.plan["search"] is not None:  # which proposes trials while it trains
+            self.plan["trials"] = read_plan(self.folder)["trials"]
         self._read_results()
         names, trials = runs.trial_names(self.folder), []
         for number, planned in enumerate(self.plan["trials"]):

@@ -19,6 +19,7 @@ from jaxrl.replay.page import Column, Replay, make_replay
 from jaxrl.run.devices.mesh import on_first_device
 from jaxrl.run.storage import runs
 from jaxrl.run.storage.checkpoint import run_path
+from jaxrl.run.storage.hub import downloaded
 from jaxrl.run.trainer import Trainer
 
 UNTRAINED = "untrained"  # in place of a checkpoint: the policies before training
@@ -79,7 +80,7 @@ def replay(
             )
         played = {"": _in_memory(source, runner)}
     else:
-        source = runs.resolve(run_path(getattr(source, "run_dir", source)))
+        source = runs.resolve(run_path(downloaded(getattr(source, "run_dir", source))))
         note = source.name
         loading = {"config": config, "game": OtherGame(env_args), "trust": trust}
         checkpoints = checkpoints_in(checkpoint)

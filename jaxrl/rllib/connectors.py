@@ -32,7 +32,7 @@ def filtering(values: Mapping[str, Any], context: Context) -> Iterator[Row]:
 
 def _connectors(key: str, make: Any) -> Row:
     """The row of a function that makes connectors from observations to modules."""
-    see = "see observation_filter and callbacks; the environment may change its observations"
+    see = "see observation_filter, jaxrl.frame_stack(env, N), jaxrl.transform(env, observation=f)"
     if is_code(make) or not callable(make):
         return changes({key: make}, f"a function, which a file does not hold: {see}")
     try:

@@ -5,7 +5,6 @@ from typing import Any, NamedTuple
 
 from jaxrl.core.env import MultiAgentEnvironment, lift
 from jaxrl.core.errors import UsageError, brief
-from jaxrl.core.frozen import NO_ARRAYS, holds_array
 from jaxrl.core.registry import make_with
 from jaxrl.core.spaces import Box
 from jaxrl.core.types import AgentId, PyTree
@@ -15,6 +14,7 @@ from jaxrl.rllib.env_names import (
     made_or_reason,
     named,
     reason_against,
+    wrappers_of,
 )
 from jaxrl.rllib.rows import Row, changes, given_of, harmless, taken
 from jaxrl.rollout.first_step import info_of_a_step, is_always_active
@@ -36,6 +36,7 @@ class Context(NamedTuple):
     agent_ids: dict[AgentId, Any]  # what the environment itself calls each agent
     time_limit: int | None  # of an episode, in steps, where there is one
     settings_beside: Mapping[str, Any]  # those that win over the configuration
+    wrappers: Mapping[str, Any] = {}  # the arguments that wrap a game of Atari's
     steps_each: int = 1  # of RLlib, in one step of the environment
 
     @property
@@ -73,7 +74,7 @@ def read_environment(
         values: RLlib's, by path.
         settings_beside: those that win over the configuration: `env`, `env_args`, ...
     """
-    rows = []
+    rows, wrappers = [], {}
     env, args = settings_beside.get("env"), {}
     is_given = env is not None
     if not is_given:
@@ -90,13 +91,16 @@ def read_environment(
         for row in _arguments(env, values):
             rows.append(row)
             args = {**args, **row.settings.get("env_args", {})}
+        wrappers = wrappers_of(env, values, new_stack=new_stack)
+        args = {**args, **wrappers}
         made, params = make_with(env, {**args, **dict(settings_beside.get("env_args") or {})})
     lifted = lift(made)
     spec = getattr(made, "spec", None)  # of an environment in Python
     ids = getattr(spec, "agent_ids", None) or lifted.agents
     ids = dict(zip(lifted.agents, ids, strict=True))
     limit = _time_limit(made, params)
-    context = Context(env, lifted, params, lifted is made, new_stack, ids, limit, settings_beside)
+    facts = (lifted is made, new_stack, ids, limit, settings_beside, wrappers)
+    context = Context(env, lifted, params, *facts)
     return context, rows
 
 
@@ -109,14 +113,14 @@ def _arguments(env: Any, values: Mapping[str, Any]) -> Iterator[Row]:
     names = argument_names(env)
     args, read = {}, {}
     whole = {names.get(name, name): value for name, value in config.items()}
-    is_whole = not any(map(holds_array, whole.values()))
-    if is_whole and whole and reason_against(env, whole) is None:
+    reason = reason_against(env, whole) if whole else None
+    if whole and reason is None:
         args, read, config = whole, dict(config), {}
+    elif reason is not None and reason_against(env, {}) is not None:
+        raise UsageError(reason)  # it needs its arguments, so that none can be tried alone
     for name, value in config.items():
         changed = {**args, names.get(name, name): value}
-        if holds_array(value):
-            yield changes({f"{path}/{name}": value}, NO_ARRAYS)
-        elif (reason := reason_against(env, changed)) is None:
+        if (reason := reason_against(env, changed)) is None:
             args, read = changed, {**read, name: value}
         else:
             yield changes({f"{path}/{name}": value}, reason)

@@ -1,15 +1,17 @@
 """The environments of RLlib's configurations: names, paths and classes, as they are called here."""
 
+import functools
 import re
 import sys
 import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+from jaxrl.core.atari_names import is_of_atari
+from jaxrl.core.env import Environment, MultiAgentEnvironment
+from jaxrl.core.env_config import CONFIG_NAMES, config_of
 from jaxrl.core.errors import UsageError, brief, is_installed, one_line, require
 from jaxrl.core.foreign_names import library_file
-from jaxrl.core.frozen import holds_array
-from jaxrl.core.python_kinds import CONFIG_NAMES, config_of
 from jaxrl.core.registry import GYMNASIUM_NAME, SCHEMES, is_maker, make_with, names, registered
 from jaxrl.core.trust import points_of
 from jaxrl.core.types import PyTree
@@ -17,6 +19,7 @@ from jaxrl.core.types import PyTree
 CLASS_PATH = re.compile(r"[A-Za-z_]\w*(\.\w+)+")  # as RLlib reads a class from a text
 CLASS_TEXT = re.compile(r"<class '([\w.]+)'>")  # as a params.json prints one
 RAY = "ray"
+PREFERRED, DIM = "preprocessor_pref", 84  # of Atari's games
 NEWER_VERSIONS = 9  # that are tried in place of one that Gymnasium no longer makes
 
 
@@ -56,7 +59,10 @@ def named(env: Any) -> NamedEnv:
     A class is itself, whatever it is called: its name says nothing of its rules.
     """
     if env is None:
-        raise UsageError(f"the configuration names no environment: env=NAME gives it {_known()}")
+        raise UsageError(
+            f"the configuration names no environment: env=NAME gives it {_known()}; "
+            "'external' is one whose programs connect to a server (docs/serving.md)"
+        )
     if not isinstance(env, str):
         return NamedEnv(_of_class(env))
     if registered(env) is not None:
@@ -119,9 +125,29 @@ def arguments_of(env: Any, config: Mapping[str, Any]) -> tuple[str, Mapping[str,
     (name, *others) = config or [""]
     inner = config.get(name)
     is_inner = name in CONFIG_NAMES and not others and isinstance(inner, Mapping)
-    if not is_inner or holds_array(inner) or reason_against(env, config) is None:
+    if not is_inner or reason_against(env, config) is None:
         return "env_config", config
     return f"env_config/{name}", inner
+
+
+def wrappers_of(env: Any, values: Mapping[str, Any], *, new_stack: bool) -> dict[str, int]:
+    """The arguments by which a game is wrapped as RLlib wraps it; none where it is not.
+
+    Args:
+        env: its name, as `PPOConfig` takes it.
+        values: RLlib's, by path. Its wrappers take colours out whatever `grayscale` says.
+    """
+    scheme, _, name = str(env).partition(":")
+    is_game = scheme == "gym" and is_of_atari(name.rpartition(":")[2])
+    if not (is_game and wraps_games(values, new_stack=new_stack)):
+        return {}
+    is_stacked = values.get("model/framestack", True) is True
+    return {"dim": values.get("model/dim", DIM), "framestack": 4 if is_stacked else 1}
+
+
+def wraps_games(values: Mapping[str, Any], *, new_stack: bool) -> bool:
+    """Returns whether RLlib would put its wrappers around a game of Atari's."""
+    return not new_stack and values.get(PREFERRED, "deepmind") == "deepmind"
 
 
 def reason_against(env: Any, args: Mapping[str, Any]) -> str | None:
@@ -140,14 +166,21 @@ def made_or_reason(env: Any, args: Mapping[str, Any]) -> tuple[Any, PyTree] | st
 
 
 def _of_class(env: Any) -> Any:
-    """A class that makes environments, as "module:Class" if that leads to it."""
-    if not is_maker(env):
+    """An environment, or what makes one; a class as "module:Class" if that leads to it."""
+    bases = Environment | MultiAgentEnvironment
+    if isinstance(env, bases) or (hasattr(env, "step_env") and not isinstance(env, type)):
+        return env
+    is_in_jax = isinstance(env, type) and issubclass(env, bases)
+    if not (is_in_jax or is_maker(env)):
         raise UsageError(
-            f"env={brief(env)} is no environment that can be read: env=NAME gives one {_known()}"
+            f"env={brief(env)} is no environment that can be read: env=NAME gives one {_known()}; "
+            "for an ExternalEnv see docs/serving.md and docs/learner.md"
         )
     module, name = getattr(env, "__module__", None), getattr(env, "__qualname__", "")
     found = getattr(sys.modules.get(module), name, None)
-    return f"{module}:{name}" if found is env and module != "__main__" else env
+    if found is env and module != "__main__":
+        return f"{module}:{name}"
+    return functools.partial(env) if is_in_jax else env
 
 
 def _registered_with_ray(name: str) -> RegisteredMaker | None:

@@ -33,6 +33,11 @@ def read_file(path: str | Path) -> dict[str, Any]:
         return {name: values[name]}
     if path.suffix in (".pkl", ".pickle"):
         raise UsageError(f"{path} is a pickle, which may run any code: give the {RESULT} beside it")
+    if path.suffix == ".py":
+        raise UsageError(
+            f"{path} is a program, which is not run: in Python, jaxrl.from_rllib(config, "
+            "stop=stop).trainer() trains its configuration"
+        )
     try:
         path = path / RESULT if path.is_dir() else path
         text = path.read_text(encoding="utf-8")

@@ -9,15 +9,22 @@ import numpy as np
 
 from jaxrl.core.errors import UsageError, brief
 from jaxrl.core.fields import field_values
-from jaxrl.core.frozen import is_array
+from jaxrl.core.foreign_names import library_file
+from jaxrl.core.frozen import is_array, is_mapping
 
 DEPRECATED = (-1, "DEPRECATED")  # marks of RLlib and of Tune of a key that they no longer read
+READ = (  # keys that no version of RLlib marks so
+    *("lr", "lambda", "lambda_", "entropy_coeff", "seed", "train_batch_size"),
+    *("train_batch_size_per_learner", "rollout_fragment_length", "num_env_runners"),
+    *("num_envs_per_env_runner", "evaluation_interval", "evaluation_duration"),
+)
 # The last wins. RLlib 2.9 to 2.37 keep what `rl_module(model_config_dict=...)` says as the third.
 MODEL = ("model", "model_config_dict", "_model_config_dict", "model_config", "_model_config")
 MODULE = "_rl_module_spec"
 RLLIB_MODULES = ("MultiRLModule", "MultiAgentRLModule")  # classes of its own for several modules
 SAVED_MODULES = ("RLModuleSpec(", "SingleAgentRLModuleSpec(")  # as a params.json prints them
 MULTI_AGENT = ("multiagent", "multi_agent")
+ENV_CONFIG = "env_config"
 NESTED = ("evaluation_config", "stop")
 CONFIG = ("config", "param_space")  # of tune.run, of tune.Tuner
 RUN = ("run", "run_or_experiment", "trainable")  # of Tune's files, of tune.run, of tune.Tuner
@@ -44,11 +51,12 @@ def flat(config: Any) -> dict[str, Any]:
         values |= _inner(values.pop(key, None))
     for key in RUN:
         algorithm = values.pop(key, "PPO")
-        if getattr(algorithm, "__name__", algorithm) not in ("PPO", "PPOTrainer"):
-            raise UsageError(f"{key}={brief(algorithm)}: of RLlib's algorithms PPO alone is read")
+        name = getattr(algorithm, "__name__", algorithm)
+        if name not in ("PPO", "PPOTrainer"):
+            raise other_algorithm(f"{key}={brief(algorithm)}", name)
     for key in OF_RUN:
         values |= _mapping(key, values.pop(key, None))
-    values = {key: value for key, value in values.items() if not _is_deprecated(value)}
+    values = {key: value for key, value in values.items() if _is_said(key, value)}
     for key in MULTI_AGENT:
         values |= _mapping(key, values.pop(key, None))
     if "rl_module_spec" in values:  # its name in RLlib 2.6
@@ -64,6 +72,15 @@ def flat(config: Any) -> dict[str, Any]:
             inner = values.pop(key)
             values |= {f"{key}/{name}": value for name, value in inner.items()}
     return values
+
+
+def other_algorithm(what: str, name: Any) -> UsageError:
+    """The error on a configuration that is not of PPO; `name` is RLlib's of the algorithm."""
+    if name in ("BC", "MARWIL"):
+        way = f"write jaxrl.{name}Config(env=..., input=FOLDER), or --algorithm {name.lower()}"
+    else:
+        way = "PPO, BC and MARWIL are here; docs/algorithms.md adds one of your own"
+    return UsageError(f"{what}: of RLlib's algorithms PPO alone is read; {way}")
 
 
 def is_new_stack(config: Any) -> bool:
@@ -97,7 +114,7 @@ def _plain(config: Any) -> dict[str, Any]:
         return with_names(config)
     classes = [cls.__name__ for cls in type(config).__mro__]
     if "AlgorithmConfig" in classes and "PPOConfig" not in classes:
-        raise UsageError(f"{classes[0]}: of RLlib's algorithms PPO alone is read")
+        raise other_algorithm(classes[0], classes[0].removesuffix("Config"))
     if "Tuner" in classes:
         raise UsageError(
             "of a Tuner its arguments are read: {'trainable': 'PPO', 'param_space': ..., "
@@ -117,17 +134,17 @@ def _inner(config: Any) -> dict[str, Any]:
     return _plain(config) if is_config else {}
 
 
-def with_names(values: Any, *, keeps_arrays: bool = False) -> Any:
+def with_names(values: Any) -> Any:
     """Mappings, also within mappings, with strings as keys and with lists in place of arrays.
 
-    Arrays below `env_config` stay, to be refused: an environment may compute with them.
+    What is below `env_config` stays as it is, for an environment may be made from anything.
     """
-    if isinstance(values, Mapping):
+    if is_mapping(values):
         return {
-            str(key): with_names(value, keeps_arrays=keeps_arrays or key == "env_config")
+            str(key): value if key == ENV_CONFIG else with_names(value)
             for key, value in values.items()
         }
-    return np.asarray(values).tolist() if is_array(values) and not keeps_arrays else values
+    return np.asarray(values).tolist() if is_array(values) else values
 
 
 def is_experiments(values: Mapping[str, Any]) -> bool:
@@ -192,6 +209,16 @@ def is_of_ppo(cls: Any, *others: str) -> bool:
     """
     name = getattr(cls, "__name__", str(cls).rpartition(".")[2])
     return cls is None or name in others or name.startswith(("PPO", "DefaultPPO"))
+
+
+def _is_said(key: str, value: Any) -> bool:
+    """Returns whether a value is the user's. In a key that RLlib reads -1 is a wrong number."""
+    return key in READ or key in copied() or not _is_deprecated(value)
+
+
+def copied() -> list[str]:
+    """The settings here that take RLlib's value as it is."""
+    return library_file("RLlib")["copied"].split()
 
 
 def _is_deprecated(value: Any) -> bool:

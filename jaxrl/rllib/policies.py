@@ -2,10 +2,12 @@
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping
+from types import FunctionType
 from typing import Any, NamedTuple
 
 from jaxrl.core.errors import UsageError, brief, one_line, unknown_name
 from jaxrl.core.types import DEFAULT_POLICY, AgentId, PolicyId
+from jaxrl.models.random_policy import RandomPolicy
 from jaxrl.rllib import form
 from jaxrl.rllib.context import Context
 from jaxrl.rllib.form import is_code, is_of_ppo, model_of
@@ -18,6 +20,9 @@ OVERRIDES = (
 )
 POLICY_KEYS = ("policies", "policy_mapping_fn", "policies_to_train", *OVERRIDES, "_rl_module_spec")
 DEFAULT_MAPPING = "DEFAULT_POLICY_MAPPING_FN"
+MEMORY = ("use_lstm", "use_attention")  # settings for the networks that learn
+RANDOM = ("RandomPolicy", "RandomRLModule")  # RLlib's classes
+RANDOM_MODULES = ("ray.rllib.examples.", "jaxrl.models.random_policy")
 TIMES_ASKED = 8  # a mapping that draws is likely to answer differently in as many
 NO_FUNCTION = (
     "policy_mapping_fn is a function, which a file does not hold: give policies="
@@ -32,6 +37,7 @@ class Specs(NamedTuple):
     settings: dict[PolicyId, dict[str, Any]]  # RLlib's, of each policy alone
     rows: list[Row]  # of what cannot be read
     has_modules: bool  # whether a specification of several RLModules was read
+    fixed: dict[PolicyId, Any]  # models of those that never learn: random and scripted ones
 
 
 def read_specs(values: Mapping[str, Any]) -> Specs:
@@ -43,9 +49,9 @@ def read_specs(values: Mapping[str, Any]) -> Specs:
     if policies is not None and not isinstance(policies, Mapping):
         raise UsageError(f"policies={brief(policies)} must be policies by name, or their names")
     names = [str(policy) for policy in policies or {}]
-    specs = Specs(names, {}, [], bool(modules))
+    specs = Specs(names, {}, [], bool(modules), {})
     for policy, spec in (policies or {}).items():
-        specs.settings[str(policy)] = _config(f"policies/{policy}", spec, specs.rows)
+        specs.settings[str(policy)] = _config(str(policy), spec, specs)
     for key in OVERRIDES:
         overrides = values.get(key) or {}
         if not isinstance(overrides, Mapping):
@@ -55,7 +61,7 @@ def read_specs(values: Mapping[str, Any]) -> Specs:
             held |= _mapping(f"{key}/{policy}", settings)
     if specs.has_modules:
         for policy, module in modules.items():
-            model = _module(f"{form.MODULE}/{policy}", module, specs.rows)
+            model = _module(str(policy), module, specs)
             specs.settings.setdefault(str(policy), {}).update({"model": model} if model else {})
     return specs
 
@@ -170,8 +176,38 @@ def _call(function: Callable, name: Any, rest: Any) -> Any:
     return function(name)
 
 
-def _config(path: str, spec: Any, rows: list[Row]) -> dict[str, Any]:
+def fixed_model(cls: Any) -> Any:
+    """The model of a random or scripted policy's class; None if it is neither.
+
+    A scripted policy is a function of the spaces, as `model` takes it.
+    """
+    if isinstance(cls, FunctionType):
+        return cls
+    path = f"{cls.__module__}.{cls.__name__}" if isinstance(cls, type) else str(cls)
+    module, _, name = path.removeprefix("<class '").removesuffix("'>").rpartition(".")
+    return RandomPolicy if name in RANDOM and module.startswith(RANDOM_MODULES) else None
+
+
+def fixed_rows(values: Mapping[str, Any], specs: Specs, played: list[PolicyId]) -> Iterator[Row]:
+    """The rows of the policies that play and never learn."""
+    for policy in filter(specs.fixed.get, played):
+        model = specs.fixed[policy]
+        read = {f"policies/{policy}/policy_class": model}
+        memory = [name for name in MEMORY if values.get(f"model/{name}")]
+        of_policy = {"model": model, **dict.fromkeys(memory, False)}
+        settings = {"per_policy": {policy: of_policy}}
+        if model is not RandomPolicy:
+            yield taken(read, "it does not learn", **settings)
+        elif values.get("evaluation_config/explore", True):
+            why = "it does not learn; evaluations sample all actions"
+            yield taken(read, why, evaluation_explore=True, **settings)
+        else:
+            yield changes(read, "random actions need evaluations that explore")
+
+
+def _config(policy: PolicyId, spec: Any, specs: Specs) -> dict[str, Any]:
     """The settings that a policy has of its own."""
+    path, rows = f"policies/{policy}", specs.rows
     if spec is None:
         return {}
     if isinstance(spec, str):
@@ -184,15 +220,21 @@ def _config(path: str, spec: Any, rows: list[Row]) -> dict[str, Any]:
     else:
         parts = {name: getattr(spec, name, None) for name in SPEC}
     cls = parts.get("policy_class")
-    if not is_of_ppo(cls):
-        why = "a class of your own: per_policy={...: {'model': ...}} takes a network"
+    if (model := fixed_model(cls)) is not None:
+        specs.fixed[policy] = model
+    elif not is_of_ppo(cls):
+        why = "a class of your own: a scripted policy is a function (docs/policies.md)"
         rows.append(changes({f"{path}/policy_class": cls}, why))
     return _mapping(f"{path}/config", parts.get("config"))
 
 
-def _module(path: str, module: Any, rows: list[Row]) -> Mapping[str, Any]:
+def _module(policy: PolicyId, module: Any, specs: Specs) -> Mapping[str, Any]:
     """The model's settings of RLlib's RLModuleSpec."""
+    path, rows = f"{form.MODULE}/{policy}", specs.rows
     fields = form.fields_of_module(module)
+    if (model := fixed_model(fields.get("module_class"))) is not None:
+        specs.fixed[policy] = model
+        return {}
     for name in form.other_fields(fields):
         why = "model=... takes a network of your own, init_from=... weights that were learned"
         rows.append(changes({f"{path}/{name}": fields[name]}, why))

@@ -7,7 +7,8 @@ from typing import Any
 from jaxrl.core.errors import UsageError, brief
 from jaxrl.core.fields import without
 from jaxrl.core.foreign_names import UNSET, criterion
-from jaxrl.core.frozen import NO_ARRAYS, holds_array
+from jaxrl.core.plain_values import is_plain
+from jaxrl.rllib.atari import OF_LIVES, WHOLE_GAMES
 from jaxrl.rllib.context import Context
 from jaxrl.rllib.env_names import argument_names, arguments_of
 from jaxrl.rllib.rows import Row, asks_nothing, changes, first, given_of, harmless, taken
@@ -26,10 +27,10 @@ CHECKPOINTS = {  # Tune's name: ours, and the values that ask for nothing
     "checkpoint_score_attr": ("checkpoint_score_attribute", (None,)),
     "checkpoint_score_attribute": ("checkpoint_score_attribute", (None,)),
 }
+OF_EPISODES = "env_runners/episode_"  # results of training's episodes
 FOLDERS = ("name", "local_dir", "storage_path")
 CHANGING = {  # the results, of Tune's settings; with the way here
     "stopper": "criteria are {result: least value}: stop={...}",
-    "search_alg": "a sweep tries a grid, or draws at random",
     "time_budget_s": "stop={'time_total_s': SECONDS} ends each training after so long",
     "resume": "jaxrl sweep --resume FOLDER continues a sweep, jaxrl train --resume RUN a run",
     "checkpoint_score_order": "the highest score is best: by the return",
@@ -59,23 +60,31 @@ def evaluation(values: Mapping[str, Any], context: Context) -> Iterator[Row]:
     if episodes == "auto":
         yield harmless(read, "an evaluation plays as many episodes as it says: 10")
     elif first(values, "evaluation_duration_unit", default="episodes") != "episodes":
-        command = f"jaxrl evaluate RUN --steps {brief(episodes)}"
-        yield changes(
-            read, f"evaluation_duration is in episodes; {command} plays for so many steps"
-        )
+        unit = values["evaluation_duration_unit"]
+        yield taken(read, evaluation_duration=episodes, evaluation_duration_unit=unit)
     elif read:
         yield taken(read, evaluation_duration=episodes)
     explore = inner.pop("evaluation_config/explore", True)
     read = given_of(values, "evaluation_config/explore")
     yield taken(read, evaluation_explore=bool(explore))
+    whole_games = WHOLE_GAMES if context.wrappers else {}
     args = inner.pop("evaluation_config/env_config", None)
-    if args and holds_array(args):
-        yield changes({"evaluation_config/env_config": args}, NO_ARRAYS)
+    if args and not is_plain(args):
+        why = "objects and arrays are arguments of training's environment alone"
+        yield changes({"evaluation_config/env_config": args}, why)
     elif args:
         _, env_args = arguments_of(context.name, args)
         names = argument_names(context.name)
         env_args = {names.get(name, name): value for name, value in env_args.items()}
+        env_args = {**whole_games, **env_args}
         yield taken({"evaluation_config/env_config": args}, evaluation_env_args=env_args)
+    elif whole_games:
+        why = "whole games, as RLlib's returns are of; its episodes are counted by lives"
+        yield taken({}, why, evaluation_env_args=whole_games)
+    if "evaluation_config/env" in inner:
+        env = inner.pop("evaluation_config/env")
+        why = "an evaluation plays the training's environment; evaluation_env_args changes it"
+        yield changes({"evaluation_config/env": env}, why)
     if inner:
         yield harmless(inner, "training stays the same; the evaluation has the training's settings")
 
@@ -96,6 +105,8 @@ def stop(values: Mapping[str, Any], context: Context) -> Iterator[Row]:
         here = found[1].here if found else name
         if here not in LIFETIME_STEPS:
             why = "as total_env_steps" if here == ITERATIONS else ""
+            if context.wrappers and here.startswith(OF_EPISODES):
+                why = f"{OF_LIVES}: stop by evaluation/{here}, as an evaluation plays whole games"
             yield taken({key: least}, why, stop={here: least})
             continue
         steps_each = context.steps_each

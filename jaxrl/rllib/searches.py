@@ -14,10 +14,17 @@ from jaxrl.rllib.rows import CHANGES, Row, changes, given_of, harmless, taken
 from jaxrl.run.results import ITERATIONS
 from jaxrl.run.settings import RunSettings
 from jaxrl.sweeps.options import TRIAL_SETTINGS
+from jaxrl.sweeps.outcomes import MAX
 from jaxrl.sweeps.population_based_training import PopulationBasedTraining
-from jaxrl.sweeps.space import DRAWS, Draw, Grid, choice, grid_search, values_of
+from jaxrl.sweeps.space import DRAWS, INTEGERS, Draw, Grid, choice, grid_search, quniform, values_of
 
-KEYS = ("num_samples", "scheduler", "metric", "mode")  # of Tune's, which a sweep has too
+KEYS = (
+    "num_samples",
+    "scheduler",
+    "search_alg",
+    "metric",
+    "mode",
+)  # of Tune's, which a sweep has too
 SIZES = ("num_envs", "rollout_length")  # settings that decide on each other
 OF_TRIALS = (*TRIAL_SETTINGS, "stop", "devices")  # settings of a run that a sweep takes
 OF_ONE_RUN = frozenset(field_names(RunSettings)).difference(OF_TRIALS)
@@ -31,7 +38,14 @@ SAMPLERS = {  # Tune's (domain, sampler) and their names here
     ("Float", "Uniform"): "uniform",
     ("Float", "LogUniform"): "loguniform",
     ("Integer", "Uniform"): "randint",
+    ("Integer", "LogUniform"): "lograndint",
 }
+DRAWING = ("BasicVariantGenerator", "variant_generator", "random")  # Tune's own, without a search
+OPTUNA = ("OptunaSearch", "optuna")
+TPE_SAMPLERS = ("NoneType", "TPESampler")  # of Optuna; the first is its default
+FURTHER = ("_space", "_points_to_evaluate", "_evaluated_rewards")  # that OptunaSearch may be given
+QUANTISED = ("Float", "Uniform")  # the one whose quantised form is known here, `quniform`
+KNOWN = "grid_search, choice, uniform, quniform, loguniform, randint and lograndint are known"
 # Gives the `Translation` of a configuration with some of RLlib's values, by path, in place.
 Read = Callable[[Mapping[str, Any]], Any]
 
@@ -72,8 +86,7 @@ def read_searches(values: Mapping[str, Any], settings_beside: Mapping[str, Any])
             continue
         kind = _kind_of(path, value)
         if kind is None:
-            hint = "grid_search, choice, uniform, loguniform and randint are known"
-            found.rows.append(changes({path: value}, hint))
+            found.rows.append(changes({path: value}, KNOWN))
         else:
             found.kinds[path] = kind
     return found
@@ -143,19 +156,28 @@ def _kind_of(path: str, value: Any) -> Grid | Draw | None:
             return grid_search(value["grid_search"])
         if hasattr(value, "categories"):
             return choice(value.categories)
-        sampler = type(value.get_sampler()).__name__.lstrip("_")
-        name = SAMPLERS.get((type(value).__name__, sampler))
-        return DRAWS[name](value.lower, value.upper) if name else None
+        return _drawn(type(value).__name__, value.get_sampler(), value)
     except UsageError as error:
         raise UsageError(f"{path}: {error}") from None
+
+
+def _drawn(domain: str, sampler: Any, value: Any) -> Draw | None:
+    """A draw of Tune's numbers; None where it is not known here."""
+    name = type(sampler).__name__.lstrip("_")
+    if name == "Quantized":
+        inner = type(sampler.sampler).__name__.lstrip("_")
+        is_known = (domain, inner) == QUANTISED
+        return quniform(value.lower, value.upper, sampler.q) if is_known else None
+    name = SAMPLERS.get((domain, name))
+    return DRAWS[name](value.lower, value.upper) if name else None
 
 
 def _ends(kind: Grid | Draw) -> tuple:
     """Every value, or the least and the most of what is drawn."""
     if (values := values_of(kind)) is not None:
         return values
-    low, high = kind.arguments
-    return (low, high - 1) if kind.kind == "randint" else (low, high)
+    low, high, *_ = kind.arguments
+    return (low, high - 1) if kind.kind in INTEGERS else (low, high)
 
 
 def space_of(
@@ -355,7 +377,13 @@ def sweep_settings(
             raise UsageError("seed: a sweep draws no seeds: list them with grid_search")
         settings["seeds"] = list(seeds.values)
     number = values.get("num_samples") or 1
-    if number != 1:
+    is_searched = bool(space.keys() - {"seed"})
+    search, of_search = _search(values.get("search_alg"), number, is_searched)
+    rows += of_search if "search_alg" in values else []
+    settings |= search
+    if search:
+        rows.append(taken(given_of(values, "num_samples"), "trials of jaxrl.sweep"))
+    elif number != 1:
         is_drawn = any(isinstance(kind, Draw) for kind in space.values())
         if "seeds" in settings and not is_drawn:
             rows.append(harmless(given_of(values, "num_samples"), "each seed is trained once"))
@@ -379,21 +407,52 @@ def sweep_settings(
     return settings, rows
 
 
+def _search(value: Any, number: int, is_searched: bool) -> tuple[dict[str, Any], list[Row]]:
+    """Tune's searcher as arguments of `jaxrl.sweep`, and its row.
+
+    Args:
+        number: how many settings are tried.
+        is_searched: whether anything but seeds is tried.
+    """
+    searcher = getattr(value, "searcher", value)  # of a ConcurrencyLimiter
+    name = searcher if isinstance(searcher, str) else type(searcher).__name__
+    read = {"search_alg": name}
+    if value is None or name in DRAWING:
+        return {}, [harmless({"search_alg": value}, "")]
+    sampler = type(getattr(searcher, "_sampler", None)).__name__
+    why = ""
+    if name not in OPTUNA:
+        why = "a sweep tries a grid, draws at random, or has OptunaSearch as search='tpe'"
+    elif sampler not in TPE_SAMPLERS:
+        why = f"of Optuna's samplers TPESampler is here, not {sampler}"
+    elif any(getattr(searcher, part, None) for part in FURTHER):
+        why = "a search begins without points, and its space is in param_space"
+    elif is_searched and number < 2:
+        why = "num_samples says how many settings it tries, 2 or more"
+    if why:
+        return {}, [changes(read, why)]
+    if not is_searched:
+        return {}, [harmless(read, "no setting is searched")]
+    found = {"search": "tpe", "trials": number}
+    return found, [taken(read, "search='tpe' of jaxrl.sweep, by Optuna as well")]
+
+
 def _ranking(values: Mapping[str, Any]) -> tuple[dict[str, Any], list[Row]]:
-    """The result that ranks the trials, which Tune or its scheduler names, and its rows."""
+    """The metric that ranks the trials, which Tune, a scheduler or a searcher names; its rows."""
     read = given_of(values, "metric", "mode")
     for key in ("metric", "mode"):
-        of_scheduler = getattr(values.get("scheduler"), f"_{key}", None)
-        if read.get(key) is None and isinstance(of_scheduler, str):
-            read[key] = of_scheduler
-    if read.get("mode") == "min":
-        return {}, [changes(read, "the highest metric is best")]
-    if read.get("metric") is None:
-        return {}, []
-    name = str(read["metric"])
-    found = criterion(name)
-    metric = found[1].here if found else read["metric"]
-    return {"metric": metric}, [taken(read, "of jaxrl.sweep")]
+        for source in (values.get("scheduler"), values.get("search_alg")):
+            found = getattr(source, f"_{key}", None)
+            if read.get(key) is None and isinstance(found, str):
+                read[key] = found
+    settings = {name: read[name] for name in read if read[name] is not None}
+    if settings.get("mode") == MAX:
+        del settings["mode"]
+    elif "mode" in settings and "metric" not in settings:
+        return {}, [changes(read, "of which metric the lowest is best, nothing says: give metric")]
+    if "metric" in settings and (found := criterion(str(settings["metric"]))):
+        settings["metric"] = found[1].here
+    return settings, [taken(read, "of jaxrl.sweep")] if settings else []
 
 
 def _population(
@@ -419,6 +478,6 @@ def _mutations(pairs: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Grid | D
         if kind is None:
             raise UsageError(
                 f"scheduler: hyperparam_mutations of {path}={brief(value)} must be a list, or "
-                "Tune's choice, uniform, loguniform or randint"
+                "Tune's choice, uniform, quniform, loguniform, randint or lograndint"
             )
         yield path, kind

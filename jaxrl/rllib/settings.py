@@ -10,8 +10,10 @@ from typing import Any, NamedTuple
 
 from flax import linen as nn
 
+from jaxrl.algorithms.rllib_values import OF_ADAM
 from jaxrl.core.errors import UsageError, brief, one_line
 from jaxrl.core.fields import as_count, count, without
+from jaxrl.rllib.atari import OF_ATARI, atari, clipping
 from jaxrl.rllib.connectors import TO_MODULE, filtering
 from jaxrl.rllib.context import AGENT_STEPS, Context
 from jaxrl.rllib.own_code import CALLBACKS, callbacks, curriculum, exploration
@@ -137,20 +139,20 @@ def schedule_of(name: str, *schedules: str) -> Rule:
     return Rule((name, *schedules), read)
 
 
-def clipping(values: Values, context: Context) -> Iterator[Row]:
-    """`grad_clip`, which is the gradient's global norm here."""
-    by = values.get("grad_clip_by", "global_norm")
-    if values.get("grad_clip") is None:
-        yield harmless(values, "gradients are not clipped")
-    elif by == "global_norm":
-        yield taken(values, grad_clip=values["grad_clip"])
-    else:
-        why = "grad_clip is a bound of the global norm; give an optimizer that clips otherwise"
-        yield changes(values, why)
-
-
 def advantages(values: Values, context: Context) -> Iterator[Row]:
-    """The estimator of advantages; RLlib's sum of rewards without `use_gae` is lambda 1."""
+    """The estimator of advantages; RLlib's sum of rewards without `use_gae` is lambda 1.
+
+    Without a critic RLlib's documents, and its old stack, have sums of rewards as well. Its new
+    stack subtracts the values of a network that nothing trains.
+    """
+    if (use_critic := values.get("use_critic", True)) is not True:
+        yield taken(values, "advantages are the sums of rewards", use_critic=use_critic)
+        return
+    values = dict(values)
+    if values.pop("use_critic", None):
+        yield taken({"use_critic": True}, use_critic=True)
+    if not values:
+        return
     if values.get("use_gae") is False:
         yield taken(values, "the sum of rewards to the end", lambda_=1.0)
     elif (value := first(values, "lambda_", "lambda")) is not None:
@@ -171,11 +173,20 @@ LAYERS = (
     *("fcnet_hiddens", "fcnet_activation", "conv_filters", "post_fcnet_hiddens"),
     *("post_fcnet_activation", "head_fcnet_hiddens", "head_fcnet_activation"),
 )
-INITIALIZERS = (
-    *("model/fcnet_kernel_initializer", "model/fcnet_weights_initializer"),
-    "model/fcnet_initializer",
-)
-BIASES = "model/fcnet_bias_initializer"
+INITIALIZERS = {  # the setting here: RLlib's names of it, and of its arguments
+    "fcnet_kernel_initializer": (
+        (
+            *("model/fcnet_kernel_initializer", "model/fcnet_weights_initializer"),
+            "model/fcnet_initializer",
+        ),
+        ("model/fcnet_kernel_initializer_kwargs", "model/fcnet_weights_initializer_config"),
+    ),
+    "fcnet_bias_initializer": (
+        ("model/fcnet_bias_initializer",),
+        ("model/fcnet_bias_initializer_kwargs", "model/fcnet_bias_initializer_config"),
+    ),
+}
+OF_INITIALIZERS = tuple(key for both in INITIALIZERS.values() for keys in both for key in keys)
 MEMORY = ("use_lstm", "use_attention")
 SHARED = ("vf_share_layers", "model/vf_share_layers")  # old versions copy the first to the model
 
@@ -257,25 +268,32 @@ def _square(shape: tuple[int, ...]) -> int | None:
 
 
 def _initializers(values: Values, context: Context) -> Iterator[Row]:
-    """RLModules begin as PyTorch has it; older models much as the default here does."""
-    name, biases = first(values, *INITIALIZERS), values.get(BIASES)
-    read = given_of(values, *INITIALIZERS)
-    if name not in (None, "orthogonal_", "orthogonal"):
-        yield changes(read, "fcnet_kernel_initializer is orthogonal or uniform (PyTorch's)")
-    elif name is not None:
-        yield taken(read, fcnet_kernel_initializer="orthogonal")
-    elif context.new_stack:
-        yield taken(read, "PyTorch's, as RLModules have it", fcnet_kernel_initializer="uniform")
-    elif read:
-        yield harmless(read, "")
-    is_zero = biases in ("zeros_", "zeros") and (name is not None or not context.new_stack)
-    if BIASES in values and (biases is None or is_zero):
-        yield harmless(given_of(values, BIASES), "biases begin with 0 beside orthogonal weights")
-    elif BIASES in values:
-        why = (
-            "biases begin with 0 beside orthogonal weights, and as PyTorch has them beside uniform"
-        )
-        yield changes(given_of(values, BIASES), why)
+    """RLModules begin as PyTorch has it but for layers with an initialiser; older models as here.
+
+    PPO's heads read none of these, and networks for images have no such layers.
+    """
+    if not context.new_stack:
+        if read := given_of(values, *OF_INITIALIZERS):
+            yield harmless(read, "RLlib's models without RLModules begin by normc all the same")
+        return
+    for setting, (names, arguments) in INITIALIZERS.items():
+        name, read = first(values, *names), given_of(values, *names, *arguments)
+        if name is not None and context.image_shape is None:
+            chosen = {setting: _initializer(name)}
+            if kwargs := first(values, *arguments):
+                chosen[f"{setting}_kwargs"] = kwargs
+            yield taken(read, **chosen)
+        elif setting == "fcnet_kernel_initializer":
+            why = "PyTorch's, as RLModules have it"
+            yield taken(read, why, fcnet_kernel_initializer="uniform")
+        elif read:
+            yield harmless(read, "PyTorch's, as RLModules have it")
+
+
+def _initializer(value: Any) -> Any:
+    """A function of `torch.nn.init` as its name, which RLlib reads in any case of letters."""
+    name = getattr(value, "__name__", value) if callable(value) else value
+    return name.lower() if isinstance(name, str) else name
 
 
 def _widths(name: str, value: Any) -> tuple[int, ...]:
@@ -337,7 +355,11 @@ def custom_model(values: Values, context: Context) -> Iterator[Row]:
 
 
 def optimizer(values: Values, context: Context) -> Iterator[Row]:
-    if values["optimizer"]:
+    """Adam in both, whose epsilon `optimizer` may hold."""
+    value = values["optimizer"]
+    if isinstance(value, Mapping) and tuple(value) == OF_ADAM:
+        yield taken(values, **value)
+    elif value:
         yield changes(values, "optimizer=... takes a function from learning rate to optax's")
     else:
         yield harmless(values, "Adam in both")
@@ -349,7 +371,11 @@ def source(values: Values, context: Context) -> Iterator[Row]:
         if value in (None, "sampler"):
             yield harmless({key: value}, "PPO learns from the episodes that it plays")
         else:
-            yield changes({key: value}, "PPO learns from no files; BCConfig(input=...) does")
+            why = (
+                "PPO learns from no files; BCConfig(input=...) does, and env='external' learns "
+                "from programs that connect (docs/serving.md)"
+            )
+            yield changes({key: value}, why)
 
 
 def written(values: Values, context: Context) -> Iterator[Row]:
@@ -362,26 +388,6 @@ def written(values: Values, context: Context) -> Iterator[Row]:
         yield harmless(values, "no episodes are written")
     else:
         yield changes(values, "output=FOLDER writes the played episodes, as Parquet files")
-
-
-OF_ATARI = (
-    *("preprocessor_pref", "is_atari", "model/framestack", "model/num_framestacks"),
-    *("model/dim", "model/grayscale", "model/zero_mean"),
-)
-
-
-def atari(values: Values, context: Context) -> Iterator[Row]:
-    """The wrappers that RLlib's old stack puts around Atari's games."""
-    wraps = values.get("preprocessor_pref", "deepmind") == "deepmind" and not context.new_stack
-    if not (wraps and "ALE/" in str(getattr(context.env, "name", ""))):
-        yield from [harmless(values, "for Atari's images")] if values else []
-        return
-    why = (
-        "RLlib plays Atari's games in 84 x 84 grey pixels, 4 frames, one life and with the signs "
-        "of rewards: env=MAKE, a function with Gymnasium's AtariPreprocessing, "
-        "FrameStackObservation and TransformReward"
-    )
-    yield changes({"preprocessor_pref": "deepmind", **values}, why)
 
 
 def explore(values: Values, context: Context) -> Iterator[Row]:
@@ -410,18 +416,18 @@ def together(read: Callable, *keys: str, always: bool = False) -> Rule:
 POLICY_RULES = (  # which a policy may have of its own
     schedule_of("lr", "lr_schedule", "learning_rate_schedule"),
     schedule_of("entropy_coeff", "entropy_coeff_schedule"),
-    together(clipping, "grad_clip", "grad_clip_by"),
-    together(advantages, "lambda", "lambda_", "use_gae"),
+    together(advantages, "lambda", "lambda_", "use_gae", "use_critic"),
     together(
         network,
         *(f"model/{name}" for name in (*LAYERS, *MEMORY)),
-        *(*INITIALIZERS, BIASES, *SHARED),
+        *(*OF_INITIALIZERS, *SHARED),
         always=True,
     ),
     together(previous, "model/lstm_use_prev_action_reward"),
     together(custom_model, *CUSTOM_MODEL),
     together(filtering, "observation_filter", *TO_MODULE),
     together(optimizer, "optimizer"),
+    together(clipping, "clip_rewards", always=True),
     together(explore, "explore"),
     together(actions, "normalize_actions", "clip_actions"),
     together(exploration, "exploration_config"),

@@ -8,14 +8,14 @@ from typing import Any
 from jaxrl.algorithms.ppo.config import PPOConfig
 from jaxrl.core.errors import UsageError, nearest, unknown_name
 from jaxrl.core.fields import field_names, instance_of, only, unknown_setting, without
-from jaxrl.core.foreign_names import SETTINGS, Counterpart, library_file, names_of
+from jaxrl.core.foreign_names import SETTINGS, Counterpart, names_of
 from jaxrl.core.frozen import freeze
 from jaxrl.rllib import form
 from jaxrl.rllib import searches as searching
 from jaxrl.rllib.context import ENV_KEYS, Context, read_environment
 from jaxrl.rllib.env_names import is_name_elsewhere
 from jaxrl.rllib.files import read_file
-from jaxrl.rllib.policies import POLICY_KEYS, mapping, read_specs, trained
+from jaxrl.rllib.policies import POLICY_KEYS, fixed_rows, mapping, read_specs, trained
 from jaxrl.rllib.rows import CHANGES, Row, asks_nothing, changes, given_of, harmless, shown, taken
 from jaxrl.rllib.runs import RUN_RULES
 from jaxrl.rllib.settings import POLICY_RULES, Rule
@@ -117,9 +117,9 @@ def from_rllib(config: Any, *, ignore: Iterable[str] = (), **settings: Any) -> T
         _, values = _parted(values, ("stop",))
         values |= form.flat({"stop": settings_beside.pop("stop")})
     values = searching.with_limits(values)
+    of_tune, values = _parted(values, searching.KEYS)
     searches = searching.read_searches(values, settings_beside)
     values = searching.without_searches(values, searches)
-    of_tune, values = _parted(values, searching.KEYS)
     context, of_env = read_environment(values, settings_beside, new_stack=form.is_new_stack(config))
 
     def rows_with(chosen: Mapping[str, Any]) -> list[Row]:
@@ -158,15 +158,10 @@ def rllib_names() -> dict[str, Counterpart]:
     return names_of("RLlib", SETTINGS)
 
 
-def copied() -> list[str]:
-    """The settings here that take RLlib's value as it is."""
-    return library_file("RLlib")["copied"].split()
-
-
 def known_keys() -> set[str]:
     """All keys of RLlib's PPO that have a rule or stand in the table of names."""
     ruled = (key.rpartition("/")[2] for rule in RULES for key in rule.keys)
-    return {*rllib_names(), *copied(), *ENV_KEYS, *POLICY_KEYS, *form.MODEL, *ruled}
+    return {*rllib_names(), *form.copied(), *ENV_KEYS, *POLICY_KEYS, *form.MODEL, *ruled}
 
 
 def is_part(path: str, *keys: str) -> bool:
@@ -206,11 +201,13 @@ def _single(path: str, value: Any) -> Row:
     name, read = path.rpartition("/")[2], {path: value}
     found = rllib_names().get(name)
     here = name if found is None else found.here
-    if here in copied():
+    if here in form.copied():
         return taken(read, **{here: value})
     if found is None:
         near = nearest(name, known_keys(), 1)
+        is_of_model = near == [path]
         hint = f"; did you mean {near[0]!r}?" if near else ""
+        hint = f"; it is a part of model: model={{{name!r}: ...}}" if is_of_model else hint
         return changes(read, f"no setting of RLlib's PPO that is known{hint}")
     note = found.note.removeprefix("no counterpart: ").removeprefix("nothing to set: ")
     why = "; ".join(filter(None, (here and f"see {here}", note)))
@@ -236,8 +233,13 @@ def _of_policies(
     else:
         played, rows = mapping(values, specs.names, context)
         yield from rows
-    if "policies_to_train" in values:
-        yield trained(values["policies_to_train"], list(played), specs.names)
+    yield from fixed_rows(values, specs, list(played))
+    learning = [policy for policy in played if policy not in specs.fixed]
+    chosen = values.get("policies_to_train")
+    if specs.fixed and chosen is None:
+        chosen = learning
+    if chosen is not None or "policies_to_train" in values:
+        yield trained(chosen, learning, specs.names)
     common = _settings(_read(values_of_policy(values), context, POLICY_RULES))
     for policy, overrides in specs.settings.items():
         if specs.names and policy not in specs.names:
@@ -249,7 +251,7 @@ def _of_policies(
 def values_of_policy(values: Mapping[str, Any]) -> dict[str, Any]:
     """The values that a policy may have of its own."""
     keys = [key for rule in POLICY_RULES for key in rule.keys]
-    return {key: values[key] for key in values if key in keys or _here(key) in copied()}
+    return {key: values[key] for key in values if key in keys or _here(key) in form.copied()}
 
 
 def _here(path: str) -> str:

@@ -11,19 +11,19 @@ import jax.numpy as jnp
 from jaxrl.core.env import MultiAgentEnvironment, RawStep, restart, split_agents
 from jaxrl.core.errors import UsageError, brief
 from jaxrl.core.fields import without
-from jaxrl.core.tasks import without_task
 from jaxrl.core.trust import maker
 from jaxrl.core.types import AgentId, PolicyId, PyTree
+from jaxrl.core.wrapped_env import without_task
 from jaxrl.rollout.callbacks_kind import CALLBACKS, CALLBACKS_NAME
 from jaxrl.rollout.env_step import EnvBatch, RolloutSpec, episodes_after, to_env_actions
 from jaxrl.rollout.episode_stats import EpisodeStats, no_episodes
 from jaxrl.rollout.feature import After, Begin, Feature, Played
 from jaxrl.rollout.first_step import any_step, shape_of_a_key
 from jaxrl.rollout.hook_contract import (
-    EPISODE_HOOK,
     LOGGER,
     NEXT_OBS,
     TRACED_HOOKS,
+    TRACED_OR_HOST,
     TRAJECTORY_HOOKS,
     HookNumber,
     alike,
@@ -131,6 +131,7 @@ class EpisodeCallbacks:
 
         Written as `on_episode_end(self, *, episode, trainer)`, as in RLlib, it is a hook of the
         host: called with whole episodes that are sampled beside training; see docs/callbacks.md.
+        So are `on_episode_start` and `on_episode_step`.
         """
         return {}
 
@@ -175,7 +176,7 @@ def has_hook(callback: Any, hook: str, idle: type = EpisodeCallbacks) -> bool:
     """Returns whether a hook is defined, other than the idle one of the class `idle`."""
     function = getattr(callback, hook, None)
     is_idle = getattr(function, "__func__", function) is getattr(idle, hook, None)
-    if function is None or is_idle or hook != EPISODE_HOOK:
+    if function is None or is_idle or hook not in TRACED_OR_HOST:
         return function is not None and not is_idle
     return takes_an_object(function) == (idle is not EpisodeCallbacks)
 

@@ -21,6 +21,7 @@ from jaxrl.rollout.absent_argument import AbsentArgument
 from jaxrl.rollout.callbacks_kind import HISTOGRAMS
 
 LOGGER, NEXT_OBS = "metrics_logger", "next_obs"  # given to hooks that name them
+CUSTOM_EVALUATION = "custom_evaluation_function"
 
 
 class HookForm(NamedTuple):
@@ -38,6 +39,15 @@ OF_A_TRAJECTORY = HookForm(
     ("batch", "train_batch", "samples", "result", NEXT_OBS, LOGGER),
     ("env_runner", "worker"),
 )
+# Traced, but on the host where they are written as in RLlib, with `episode` and without `data`.
+TRACED_OR_HOST = ("on_episode_start", "on_episode_step", "on_episode_end")
+EPISODE_HOOKS = ("on_episode_created", *TRACED_OR_HOST)  # on the host with sampled episodes
+OF_AN_EPISODE = HookForm(
+    (),
+    ("episode", "trainer", "algorithm", LOGGER, "prev_episode_chunks"),
+    ("env_runner", "env", "env_index", "rl_module", "worker", "base_env", "policies"),
+)
+OF_A_NEW_EPISODE = OF_AN_EPISODE._replace(usual=("episode",))
 TRACED_HOOKS = {
     "on_episode_start": HookForm(("state", "params")),
     "on_episode_step": HookForm(("data", "step"), (LOGGER,)),
@@ -45,22 +55,24 @@ TRACED_HOOKS = {
     "on_episode_end": HookForm(("data", "episode"), (LOGGER,)),
     **dict.fromkeys(TRAJECTORY_HOOKS, OF_A_TRAJECTORY),
 }
+CREATED = "on_environment_created"  # called in the process that steps the copy
 # of the run, between its chunks
 HOST_HOOKS = {
+    CREATED: HookForm(("env",), ("env_context",), ("env_runner", "worker", LOGGER)),
+    "on_episode_created": OF_A_NEW_EPISODE,
+    "on_algorithm_init": HookForm(("trainer",), ("algorithm", LOGGER)),
     "on_train_result": HookForm(("trainer", "result"), ("algorithm", LOGGER)),
+    "on_evaluate_start": HookForm(("trainer",), ("algorithm", LOGGER)),
     "on_evaluate_end": HookForm(
         ("trainer", "evaluation"), ("algorithm", "evaluation_metrics", LOGGER)
     ),
+    CUSTOM_EVALUATION: HookForm(
+        ("trainer",), ("algorithm",), ("eval_workers", "eval_env_runner_group")
+    ),
     "on_checkpoint": HookForm(("trainer", "path"), ("algorithm",)),
+    "on_checkpoint_loaded": HookForm(("trainer",), ("algorithm",)),
     "on_train_end": HookForm(("trainer", "result"), ("algorithm",)),
 }
-# Traced, but on the host where it is written as in RLlib, with `episode` as a keyword alone.
-EPISODE_HOOK = "on_episode_end"
-OF_AN_EPISODE = HookForm(
-    (),
-    ("episode", "trainer", "algorithm", LOGGER, "prev_episode_chunks"),
-    ("env_runner", "env", "env_index", "rl_module", "worker", "base_env", "policies"),
-)
 # By these a hook is known to be written for RLlib.
 ONLY_RLLIB = {*OF_AN_EPISODE.absent, "agent_id", "policy_id", "original_batches"}
 ALL_HOOKS = {**TRACED_HOOKS, **HOST_HOOKS}
@@ -93,12 +105,14 @@ def given_twice(name: str, first: HookNumber, second: HookNumber) -> UsageError:
     return UsageError(f"{name!r} is given twice: by {first.source} and by {second.source}")
 
 
-def takes_an_object(on_episode_end: Any) -> bool:
-    """Returns whether it is the host's, called with keywords: (*, episode, ...)."""
-    parameters = _parameters(on_episode_end)
+def takes_an_object(hook: Any) -> bool:
+    """Returns whether it is the host's: (*, episode, ...) or (episode, **kwargs), as in RLlib."""
+    parameters = _parameters(hook)
     by_keyword = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_KEYWORD)
-    kinds = [parameter.kind for parameter in parameters.values()]
-    return "episode" in parameters and all(kind in by_keyword for kind in kinds)
+    of_rllib = {*OF_AN_EPISODE.also, *OF_AN_EPISODE.absent}
+    return "episode" in parameters and all(
+        parameter.kind in by_keyword or name in of_rllib for name, parameter in parameters.items()
+    )
 
 
 def names(function: Any, argument: str) -> bool:
@@ -108,14 +122,14 @@ def names(function: Any, argument: str) -> bool:
 
 def form_of(hook: str, function: Any) -> HookForm:
     """The form of a hook as it is written."""
-    of_an_object = hook == EPISODE_HOOK and takes_an_object(function)
+    of_an_object = hook in TRACED_OR_HOST and takes_an_object(function)
     return OF_AN_EPISODE if of_an_object else ALL_HOOKS[hook]
 
 
 def call_hook(function: Callable, form: HookForm, values: Mapping[str, Any]) -> Any:
     """Calls a hook with those of the values that it takes."""
     absent = {name: AbsentArgument(name) for name in form.absent}
-    arguments, keywords = _split(function, form, {**absent, **values})
+    arguments, keywords = split_arguments(function, form, {**absent, **values})
     return function(*arguments, **keywords)
 
 
@@ -131,7 +145,8 @@ def check_hooks(callback: Any) -> None:
             raise _unknown_hook(hook, name)
     if not any(hasattr(callback, hook) for hook in ALL_HOOKS):
         raise UsageError(
-            f"callbacks {brief(callback)} have none of the hooks {', '.join(ALL_HOOKS)}"
+            f"callbacks {brief(callback)} have no hook such as on_train_result; docs/callbacks.md "
+            "has all"
         )
     for hook in ALL_HOOKS:
         function = getattr(callback, hook, None)
@@ -153,7 +168,7 @@ def _check_arguments(what: str, hook: str, function: Any) -> None:
     if not callable(function):
         raise UsageError(f"{what} must be a method, not {brief(function)}")
     form = form_of(hook, function)
-    arguments, keywords = _split(
+    arguments, keywords = split_arguments(
         function, form, dict.fromkeys((*form.usual, *form.also, *form.absent))
     )
     try:
@@ -171,10 +186,10 @@ def _check_arguments(what: str, hook: str, function: Any) -> None:
         raise UsageError(f"{what} must take ({usual}): {error}{also}{rewrite}") from None
 
 
-def _split(
+def split_arguments(
     function: Callable, form: HookForm, values: Mapping[str, Any]
 ) -> tuple[tuple, dict[str, Any]]:
-    """(arguments, keywords) of a call."""
+    """(arguments, keywords) of a call, of those of the values that the hook takes."""
     parameters, kind = _parameters(function), inspect.Parameter
     kinds = {param.kind for param in parameters.values()}
     named, needed = set(), set()

@@ -220,11 +220,7 @@ def before_reset(
 
 
 def values_at_the_clock(
-    spec: RolloutSpec,
-    weights: tuple,
-    truncated: jax.Array,
-    last: EnvBatch,
-    env_params: PyTree,
+    spec: RolloutSpec, weights: tuple, truncated: jax.Array, last: EnvBatch, env_params: PyTree
 ) -> tuple[jax.Array, ...]:
     """V of the last observations of episodes that the clock ended, by group, f32[N, E, M].
 

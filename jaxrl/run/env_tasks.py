@@ -22,6 +22,8 @@ from jaxrl.run.storage.dtypes import typed_like
 
 WHAT = "env_task_fn"
 PATH = "env_runners/task/"
+OF_PARAMS = (("result", "task"),)
+OF_COPIES = (("result", "env", "env_context"), *OF_PARAMS)
 
 
 class EnvTasks(Hook):
@@ -35,9 +37,8 @@ class EnvTasks(Hook):
         config = trainer.config
         self.function = task_function(config.env_task_fn)
         if not jax.tree.leaves(env.default_params):
-            instead = "; a Python environment chooses tasks in its reset()" * is_outside(env)
             raise UsageError(
-                f"{WHAT}: environment {env.name} has no params that a task could change{instead}"
+                f"{WHAT}: environment {env.name} has no params that a task could change"
             )
         self.every = Every(config.env_task_interval)
         self.trainer, self.env = trainer, env
@@ -88,8 +89,32 @@ class EnvTasks(Hook):
         return [np.asarray(leaf).tolist() for leaf in jax.tree.leaves(after)]
 
 
-def task_function(setting: Any) -> Callable[[Result, PyTree], Any]:
-    """The function from (result, task) to the next task that a setting is, or names.
+def tasks_of(trainer: Any, env: Any) -> Hook:
+    """The curriculum of `env_task_fn`: of an environment's numbers, or of its copies in Python.
+
+    Raises:
+        UsageError: `env_task_fn` is no function of its arguments, or there are no tasks to set.
+    """
+    if not is_outside(env):
+        return EnvTasks(trainer, env)
+    if not env.has_tasks:
+        raise UsageError(
+            f"{WHAT}: environment {env.name} has no set_task(task), which would change its task; "
+            "without it its reset() may choose one"
+        )
+    from jaxrl.outside.env_calls import CopyTasks
+
+    function = task_function(trainer.config.env_task_fn, OF_COPIES)
+    return CopyTasks(trainer, function, takes_env=_takes(function, OF_COPIES[0]))
+
+
+def task_function(
+    setting: Any, forms: tuple[tuple[str, ...], ...] = OF_PARAMS
+) -> Callable[..., Any]:
+    """The function of `env_task_fn` that a setting is, or names.
+
+    Args:
+        forms: the arguments of which it must take one kind or another.
 
     Raises:
         UsageError: it is none, cannot be loaded, or takes other arguments.
@@ -100,13 +125,20 @@ def task_function(setting: Any) -> Callable[[Result, PyTree], Any]:
         raise UsageError(
             f"{WHAT}={brief(setting)} must be {ENV_TASK_FN.allowed}, or module:function"
         )
-    try:
-        inspect.signature(function).bind("result", "task")
-    except ValueError:  # a built-in without a signature
-        pass
-    except TypeError as error:
-        raise UsageError(f"{WHAT} must take (result, task): {error}") from None
+    if not any(_takes(function, form) for form in forms):
+        needed = " or ".join(f"({', '.join(form)})" for form in forms)
+        raise UsageError(f"{WHAT} must take {needed}, not {inspect.signature(function)}")
     return function
+
+
+def _takes(function: Callable[..., Any], form: tuple[str, ...]) -> bool:
+    try:
+        inspect.signature(function).bind(*form)
+    except ValueError:  # a built-in without a signature
+        return True
+    except TypeError:
+        return False
+    return True
 
 
 def _scalars(params: PyTree) -> dict[str, float]:

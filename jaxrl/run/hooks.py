@@ -2,7 +2,7 @@
 
 import dataclasses
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any
 
@@ -13,8 +13,8 @@ from jaxrl.core.trust import Kind
 from jaxrl.core.types import PyTree
 from jaxrl.run.every import Every
 from jaxrl.run.health import Diverged, HealthMonitor, first_bad, undeclared_wait
-from jaxrl.run.results import ITERATIONS, Result, Snapshot
-from jaxrl.run.stopping import met
+from jaxrl.run.results import ITERATIONS, Result, Snapshot, lookup
+from jaxrl.run.stopping import LIMITS, met
 
 FIRST_AGAIN = 2**30  # numbers of sampled episodes start again there
 
@@ -52,6 +52,7 @@ class Hook:
     name = ""  # the key of its state in checkpoints
     every = Every()  # chunks end at these moments; whoever acts then asks `every.is_due(iteration)`
     is_record = False  # whether it keeps what was trained, whatever another hook raises
+    ending = ""  # the words for how it has ended training, if it has
     adds_to_each = False  # whether `look` may change each result; a user's is taken to do so
 
     def keep(self, results: list[Result]) -> int:
@@ -95,6 +96,7 @@ class NoCallbacks(Hook):
 
     name = "callbacks"
     add_to_results = take_episodes = have_ended = False
+    evaluate = None
 
     def __init__(self, is_last: Callable[[Result], bool]):
         self.is_last = is_last
@@ -107,7 +109,7 @@ class NoCallbacks(Hook):
                 return i
         return len(results)
 
-    def call(self, hook: str, value: Any) -> None:
+    def call(self, hook: str, value: Any = None) -> None:
         """Calls nothing."""
 
     def state(self) -> list[Any]:
@@ -126,6 +128,20 @@ class StopCriteria(Hook):
     def keep(self, results: list[Result]) -> int:
         reached = (i for i, result in enumerate(results, start=1) if self.are_met(result))
         return next(reached, len(results))
+
+    def line(self, result: Result | None) -> str | None:
+        """The words for the first criterion that a result has reached, or None."""
+        path = met(self.stop, result)
+        if path is None:
+            return None
+        return f"{path}={lookup(result, path):g} has reached the stop criterion {self.stop[path]:g}"
+
+    def end_line(self, result: Result, hooks: Sequence[Hook]) -> str | None:
+        """The words for what ended training with a result; None for the steps it was to take."""
+        if met(self.stop, result) in LIMITS:
+            return None
+        endings = (hook.ending for hook in reversed(hooks) if hook.ending)  # a later one cuts
+        return self.line(result) or next(endings, None)
 
 
 class Evaluating(Hook):
@@ -163,7 +179,7 @@ class Sampling(Hook):
         if trainer.callbacks.take_episodes and self.every.is_due(iteration):
             which = {"seed": trainer.config.seed, "first": iteration * number % FIRST_AGAIN}
             for episode in trainer.sample(number, env_args={}, **which):
-                trainer.callbacks.call("on_episode_end", episode)
+                trainer.callbacks.take(episode)
         return len(results)
 
 

@@ -185,6 +185,9 @@ class RunLoop:
             result = chunk.results[-1]
             trainer.progress.show(result, trainer.algorithm.headline_metrics, seconds_left)
             if result["done"]:
+                if line := trainer.criteria.end_line(result, trainer.hooks):
+                    trainer.progress.keep()
+                    trainer.progress.say(line)
                 break
 
     def compute(self, count: int) -> list[Chunk]:

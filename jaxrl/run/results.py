@@ -1,7 +1,5 @@
 """The results of an iteration: device metrics as RLlib's result tree; what a run has come to."""
 
-import os
-import socket
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -59,14 +57,15 @@ class ResultTree(dict):
 
     def __missing__(self, name: Any) -> Any:
         """Is called by `result[name]` where there is no such key."""
+        if not isinstance(name, str) and (text := str(name).removesuffix(".0")) in self:
+            return self[text]  # a percentile by its number, as RLlib's
         from jaxrl.core.foreign_names import RESULTS, said_of
 
         if found := said_of(str(name), RESULTS):
             raise UnknownResult(f"the result has no {brief(name)}: {found}")
         if str(name).startswith("episode_") and "num_episodes" in self:
             raise UnknownResult(f"the result has no {brief(name)} before an episode has ended")
-        paths = [*self, *(path for path, _ in flatten(self))]
-        raise UnknownResult(str(unknown_result("result", str(name), paths)))
+        raise UnknownResult(str(unknown_result("result", str(name), {*self, *dict(flatten(self))})))
 
     def _repr_html_(self) -> str:
         from jaxrl.run.result_display import result_display
@@ -110,8 +109,12 @@ class Session:
 
     training_iteration: int = 0  # that it began after
     time_total_s: float = 0.0  # of training before it
-    hostname: str = field(default_factory=socket.gethostname)
-    pid: int = field(default_factory=os.getpid)
+    facts: dict[str, str] = field(default_factory=dict)  # of the run, such as a trial's id
+
+    def __post_init__(self):
+        from jaxrl.run.node import utilisation
+
+        utilisation()  # the first result's is that since now
 
     def stamp(self, results: list[Result], now: float) -> None:
         """Adds to a chunk's results when and where they were computed.
@@ -119,13 +122,16 @@ class Session:
         Args:
             now: seconds since 1970, when the chunk ended; its iterations took equally long.
         """
+        from jaxrl.run.node import place, utilisation
+
+        facts, load = {**place(), **self.facts}, utilisation()
         for i, result in enumerate(results):
+            result["perf"] |= load
             end = now - result["time_this_iter_s"] * (len(results) - 1 - i)
             result |= {
                 "date": time.strftime("%Y-%m-%d_%H-%M-%S", time.localtime(end)),
                 "timestamp": int(end),
-                "hostname": self.hostname,
-                "pid": self.pid,
+                **facts,
                 "time_since_restore": result["time_total_s"] - self.time_total_s,
                 "iterations_since_restore": result["training_iteration"] - self.training_iteration,
             }
@@ -257,8 +263,7 @@ def _logged(algorithm: Algorithm, numbers: Mapping[str, Spread | Histogram], cou
     """The numbers that traced hooks logged, by their names alone and by their reductions."""
     result: Result = {}
     for name, reduce in algorithm.rollout_spec.logged:
-        if name in numbers:
-            values = numbers[name]
+        if (values := numbers.get(name)) is not None:
             total = float(on_host(values.sum, values.lower))
             bounds = {"min": float(values.min), "max": float(values.max)}
             result[name] = {"mean": total / count, "sum": total, **bounds}[reduce]
@@ -330,16 +335,19 @@ def _module_bounds(grouping: Grouping, summary: Summary) -> Result:
 
 def recent_episodes(window: Window) -> Result:
     """The last finished episodes one by one, oldest first, {"hist_stats": ...}; {} before any."""
-    count = int(window.count)
-    if count == 0:
+    if not (count := int(window.count)):
         return {}
-    episodes = jax.tree.map(lambda leaf: np.asarray(leaf)[-count:], window.episodes)
-    return one_by_one(episode_returns(episodes), episodes.length)
+    return one_by_one(jax.tree.map(lambda leaf: np.asarray(leaf)[-count:], window.episodes))
 
 
-def one_by_one(returns: np.ndarray, lengths: np.ndarray) -> Result:
-    """Finished episodes one by one, under RLlib's names."""
-    lists = {"episode_reward": returns.tolist(), "episode_lengths": lengths.tolist()}
+def one_by_one(episodes: EpisodeStats) -> Result:
+    """Finished episodes one by one, under RLlib's names, and custom metrics under their own."""
+    lower = {} if episodes.lower is None else episodes.lower.metrics
+    lists = {"episode_reward": episode_returns(episodes).tolist()}
+    lists["episode_lengths"] = episodes.length.tolist()
+    for name, values in episodes.metrics.items():
+        if not name.startswith(TASK):
+            lists.setdefault(name, on_host(values, lower.get(name, 0.0)).tolist())
     return {"hist_stats": lists}
 
 

@@ -180,21 +180,36 @@ def restored_into(trainer: Any, saved: Saved, start: tuple[Key, PyTree, PyTree])
     return restored
 
 
+def start_hooks(trainer: Any, states: dict[str, Any] | None) -> None:
+    """Tells callbacks of a new trainer, and gives hooks the states of the run that it resumes.
+
+    Where that fails, the trainer lets go of its folder; a new one is removed again.
+    """
+    tell = trainer.callbacks.call if trainer.processes.is_leader else lambda hook: None
+    try:
+        if trainer.config.callbacks:
+            trainer.callbacks.watch_copies()
+        tell("on_algorithm_init")
+        if states is not None:
+            restore_hooks(trainer, states)
+            tell("on_checkpoint_loaded")
+    except BaseException:
+        if trainer.keeping.recorder is not None:
+            trainer.keeping.recorder.held.withdraw()
+            trainer.keeping.recorder.close()
+        raise
+
+
 def restore_hooks(trainer: Any, states: dict[str, Any]) -> None:
-    """Gives the hooks of a trainer their saved states; where that fails, lets go of its folder."""
+    """Gives the hooks of a trainer their saved states."""
     names = [hook.name for hook in trainer.hooks]
     for name in states:
         if name not in names:
             trainer.progress.say(f"the state of hook {name} is dropped: this run has no such hook")
-    try:
-        for hook in trainer.hooks:
-            if hook.name in states:
-                hook.restore(states[hook.name])
-        trainer.hook_states = states
-    except BaseException:
-        if trainer.keeping.recorder is not None:
-            trainer.keeping.recorder.close()
-        raise
+    for hook in trainer.hooks:
+        if hook.name in states:
+            hook.restore(states[hook.name])
+    trainer.hook_states = states
 
 
 def open_folder(trainer: Any, run_dir: str | Path, saved: Saved) -> tuple[Path, FileLock]:

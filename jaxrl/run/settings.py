@@ -16,6 +16,7 @@ from jaxrl.core.fields import (
     flag,
     frozen_fields,
     number,
+    one_of,
     pairs,
     setting,
     text,
@@ -116,6 +117,11 @@ class RunSettings:
         None, "iterations between two evaluations; None: no evaluation", count(optional=True)
     )
     evaluation_duration: int = setting(10, "whole episodes of one evaluation", count())
+    evaluation_duration_unit: str = setting(
+        "episodes",
+        "timesteps: evaluation_duration counts steps, and the last episode is whole",
+        one_of("episodes", "timesteps"),
+    )
     evaluation_explore: bool = setting(
         False, "whether evaluation samples its actions; False: the likeliest", flag
     )
@@ -134,7 +140,7 @@ class RunSettings:
     )
     sampling_interval: int | None = setting(
         None,
-        "iterations between two samplings of episodes, for on_episode_end(*, episode); None: one "
+        "iterations between two samplings of episodes, for hooks (*, episode); None: one "
         "after each second of training or so",
         count(optional=True),
     )
@@ -158,7 +164,7 @@ class RunSettings:
     )
     loggers: Any = setting(
         ("jsonl", "csv", "tensorboard"),
-        "where results go: jsonl, csv, tensorboard, wandb, or module:Class; see jaxrl.Logger",
+        "where results go: jsonl, csv, tensorboard, wandb, trackio, mlflow, or module:Class",
         check_loggers,
         read=several,
         kind=LOGGER,
@@ -272,6 +278,7 @@ class RunKeywords(TypedDict, total=False):
     keep: int
     evaluation_interval: int | None
     evaluation_duration: int
+    evaluation_duration_unit: str
     evaluation_explore: bool
     evaluation_env_args: Any
     evaluation_seed: int

@@ -44,10 +44,10 @@ from jaxrl.run.logging.console import Progress, compiled_line, compiling_line
 from jaxrl.run.logging.run_results import TrainerResults
 from jaxrl.run.loop import RunLoop
 from jaxrl.run.processes import agreed, processes, together
-from jaxrl.run.results import Lifetime, Result, Session, Snapshot, lookup, result_names
+from jaxrl.run.results import Lifetime, Result, Session, Snapshot, result_names
 from jaxrl.run.settings import RunKeywords, RunSettings
 from jaxrl.run.signals import StopSignal
-from jaxrl.run.stopping import LIFETIME_STEPS, LIMITS, check_stop, criteria_of, last_iteration, met
+from jaxrl.run.stopping import LIFETIME_STEPS, LIMITS, check_stop, criteria_of, last_iteration
 from jaxrl.run.storage.config_file import read_config
 from jaxrl.run.storage.dtypes import TrainingNumbers
 
@@ -61,7 +61,8 @@ def _configuration(config: Any) -> AlgorithmConfig:
     if isinstance(config, AlgorithmConfig):
         return config
     raise UsageError(
-        f"Trainer takes a configuration such as PPOConfig(env='arena'), not {brief(config)}"
+        f"Trainer takes a configuration such as PPOConfig(env='arena'), not {brief(config)}; "
+        "jaxrl.from_rllib(config).config makes one of RLlib's"
     )
 
 
@@ -90,9 +91,9 @@ def _tasks_of(trainer: "Trainer", env: Any) -> "EnvTasks | None":
     trainer.config.check_task_interval()
     if trainer.config.env_task_fn is None:
         return None
-    from jaxrl.run.env_tasks import EnvTasks
+    from jaxrl.run.env_tasks import tasks_of
 
-    return EnvTasks(trainer, env)
+    return tasks_of(trainer, env)
 
 
 @takes_settings(RunSettings)
@@ -180,7 +181,7 @@ class Trainer(TrainingNumbers, PolicyAccess, EpisodeAccess, TrainerResults, Answ
                 raise
 
     def _begin(self, run_dir: str | Path | None, saved: "Saved | None") -> None:
-        """Opens the run's folder; then hooks take back their saved states."""
+        """Opens the run's folder; then hooks start, or take back their saved states."""
         self.run_dir = recorder = None
         if run_dir is not None and self.processes.is_leader:
             from jaxrl.run.recorder import open_recorder
@@ -188,10 +189,11 @@ class Trainer(TrainingNumbers, PolicyAccess, EpisodeAccess, TrainerResults, Answ
             self.run_dir, recorder = open_recorder(self, run_dir, saved)
         self.keeping = CheckpointManager(self, recorder, writes=run_dir is not None)
         self.hooks.append(self.keeping)
-        if saved is not None and saved.checkpoint is not None:
-            from jaxrl.run.resume import restore_hooks
+        is_resumed = saved is not None and saved.checkpoint is not None
+        if is_resumed or self.config.callbacks:
+            from jaxrl.run.resume import start_hooks
 
-            restore_hooks(self, saved.facts["hooks"])
+            start_hooks(self, saved.facts["hooks"] if is_resumed else None)
 
     @functools.cached_property
     def facts(self) -> dict[str, Any]:
@@ -318,9 +320,7 @@ class Trainer(TrainingNumbers, PolicyAccess, EpisodeAccess, TrainerResults, Answ
         if self.lifetime.training_iteration >= last:
             done = f"{self.lifetime.training_iteration:,} of {last:,} iterations are trained"
             return self._nothing_to_do(f"{done}; a larger {limit} trains further")
-        if path := met(stop, self.last_result):
-            value = lookup(self.last_result, path)
-            done = f"{path}={value:g} has reached the stop criterion {stop[path]:g}"
+        if done := self.criteria.line(self.last_result):
             return self._nothing_to_do(f"{done}; a larger one trains further")
         try:
             with self.interrupt.listening():
@@ -356,9 +356,11 @@ class Trainer(TrainingNumbers, PolicyAccess, EpisodeAccess, TrainerResults, Answ
         return profile(self, lambda: self._prepare({}))
 
     @together
-    def save(self) -> Path | None:
+    def save(self, checkpoint_dir: None = None) -> Path | None:
         """Writes a checkpoint of the present state; returns its folder, None if there is none."""
         self._check_not_stopped("save")
+        if checkpoint_dir is not None:
+            raise UsageError("save takes no folder: it writes into run_dir and returns where")
         return self.keeping.save(self.snapshot(), wait=True)
 
     @together
@@ -414,7 +416,8 @@ class Trainer(TrainingNumbers, PolicyAccess, EpisodeAccess, TrainerResults, Answ
 
     def _hooks(self) -> list[Hook]:
         """The work after each chunk, but for checkpoints, which need the run's folder."""
-        evaluating = Evaluating(self.settings.evaluations, self.evaluate, self.criteria.are_met)
+        evaluate = self.callbacks.evaluate or self.evaluate
+        evaluating = Evaluating(self.settings.evaluations, evaluate, self.criteria.are_met)
         hooks = [] if self.tasks is None else [self.tasks]
         hooks += [self.criteria, evaluating, Sampling(self), self.callbacks]
         if self.settings.hooks:
@@ -466,9 +469,9 @@ class Trainer(TrainingNumbers, PolicyAccess, EpisodeAccess, TrainerResults, Answ
         if self.keeping.recorder is not None:
             self.keeping.recorder.held.bring_back()
             self.keeping.recorder.result_names = names
-        if not (
-            self.executable.compiled and (self._runner is not None or self.executable.can_start)
-        ):
+        if not self.executable.is_ready(start=self._runner is None):
+            if jax.config.jax_disable_jit:
+                return self.progress.say(self.executable.begin())
             self.progress.say(compiling_line(self.settings.devices, plays=self.algorithm.plays))
             compiled = self.executable.compile(start=self._runner is None)
             self.processes.wait()  # a collective does not wait as long as a slow machine compiles

@@ -75,9 +75,11 @@ class CheckedHook(Hook):
 
     def look(self, results: list[Result]) -> int:
         """The number of results that count, which end with the first that is done."""
+        before, self.ending = [result["done"] for result in results], ""
         count = self._count("look", results)
         for i, result in enumerate(results[:count], start=1):
             if result["done"]:
+                self.ending = "" if before[i - 1] else f"hook {self.what} has ended training"
                 return i
         if count < len(results):
             raise UsageError(

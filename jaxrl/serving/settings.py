@@ -127,6 +127,9 @@ class ServerSettings:
         if self.certificate is None:
             return None
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        # A session ticket reaches a client while it sends its first request, and before Python
+        # 3.13 a TLS socket that reads and writes in two threads at once may lose what it writes.
+        context.num_tickets = 0
         try:
             context.load_cert_chain(self.certificate, self.private_key)
         except (OSError, ssl.SSLError) as error:

@@ -5,10 +5,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from jaxrl.core.errors import UsageError, brief, unknown_name
-from jaxrl.core.fields import count
+from jaxrl.core.fields import count, one_of
 from jaxrl.run.logging.loggers import Logger
 from jaxrl.run.settings import HOST_SETTINGS, RunSettings
+from jaxrl.sweeps.outcomes import MAX, MIN
 from jaxrl.sweeps.population_based_training import PopulationBasedTraining
+from jaxrl.sweeps.search import Search
 
 # The settings of a run that each trial of a sweep follows, and what else `sweep` takes.
 TRIAL_SETTINGS = (
@@ -16,8 +18,8 @@ TRIAL_SETTINGS = (
     *("loggers", "checkpoint_frequency", "keep", *HOST_SETTINGS),
 )
 ARGUMENTS = (
-    *("seeds", "num_samples", "stop", "metric", "halving", "scheduler", "devices", "batch_size"),
-    *("run_dir", "quiet"),
+    *("seeds", "num_samples", "search", "trials", "stop", "metric", "mode", "halving"),
+    *("scheduler", "devices", "batch_size", "run_dir", "quiet"),
 )
 
 
@@ -29,11 +31,14 @@ class SweepOptions:
     stop: dict[str, float]
     halving: int | None = None
     scheduler: PopulationBasedTraining | None = None
+    search: Search | None = None
     devices: int = 1
     batch_size: int | str = "auto"
     run_settings: dict[str, Any] = dataclasses.field(default_factory=dict)  # of `TRIAL_SETTINGS`
+    mode: str = MAX  # whether the highest metric is the best, or the lowest
 
     def __post_init__(self):
+        one_of(MAX, MIN)("mode", self.mode)
         count(2, optional=True)("halving", self.halving)
         if not (isinstance(self.batch_size, str) and self.batch_size == "auto"):
             count()("batch_size", self.batch_size)
@@ -45,6 +50,11 @@ class SweepOptions:
             raise UsageError(
                 f"halving={self.halving} drops members that scheduler=PopulationBasedTraining "
                 "replaces: give one of the two"
+            )
+        if self.scheduler is not None and self.search is not None:
+            raise UsageError(
+                f"search={self.search.method!r} proposes settings that "
+                "scheduler=PopulationBasedTraining changes: give one of the two"
             )
         for name in self.run_settings:
             if name not in TRIAL_SETTINGS:
@@ -67,4 +77,6 @@ class SweepOptions:
         settings = self.trial_settings.to_dict()
         scheduler = None if self.scheduler is None else self.scheduler.to_dict()
         run_settings = {name: settings[name] for name in self.run_settings}
-        return {**values, "scheduler": scheduler, "run_settings": run_settings}
+        search = None if self.search is None else self.search.to_dict()
+        found = {"scheduler": scheduler, "search": search, "run_settings": run_settings}
+        return {**values, **found}

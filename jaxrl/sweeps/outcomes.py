@@ -16,6 +16,7 @@ from jaxrl.sweeps.trials import Trial
 
 # A trial is dropped by halving.
 TERMINATED, STOPPED, DIVERGED, DROPPED = "terminated", "stopped", "diverged", "dropped"
+MAX, MIN = "max", "min"  # modes: whether the highest or the lowest score is the best
 
 
 @dataclass(repr=False)
@@ -32,7 +33,7 @@ class TrialResult(AnswersOtherWords):
     reason: str = ""  # why it diverged
 
     def __repr__(self) -> str:
-        settings = shown(self.trial.settings) or f"seed={self.trial.seed}"
+        settings = shown(self.trial.settings) or f"seed={self.trial.config.seed}"
         score = "no score" if self.score is None else f"score {self.score:.4g}"
         return f"<TrialResult {settings}: {self.status}, {self.iterations} iterations, {score}>"
 
@@ -54,6 +55,13 @@ class TrialResult(AnswersOtherWords):
 def last_score(scores: Sequence[float]) -> float | None:
     """The last score that is a number, if there is one."""
     return next((score for score in reversed(scores) if not math.isnan(score)), None)
+
+
+def merit(score: float | None, mode: str) -> float:
+    """A score by a mode as a number that is the higher the better; without a score the worst."""
+    if score is None:
+        return -math.inf
+    return score if mode == MAX else -score
 
 
 def value_of(outcome: TrialResult, metric: str) -> float | None:

@@ -1,5 +1,6 @@
 """Plot of a sweep: learning curves of its settings, and the effect of each setting on the score."""
 
+import functools
 import itertools
 import math
 from pathlib import Path
@@ -7,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxrl.run.logging.comparison import FEWEST_FOR_QUARTILES, label_of, varied_settings
+from jaxrl.run.logging.comparison import label_of, varied_settings
 from jaxrl.run.logging.figures import (
     COLOURS,
     INK,
@@ -20,8 +21,8 @@ from jaxrl.run.logging.figures import (
 )
 from jaxrl.run.logging.figures import short as short_steps
 from jaxrl.run.logging.history import Series
-from jaxrl.sweeps.outcomes import TrialResult, short
-from jaxrl.sweeps.statistics import iqm
+from jaxrl.run.logging.statistics import FEWEST, INTERVAL, RANGE, iqm
+from jaxrl.sweeps.outcomes import MAX, TrialResult, merit, short
 
 MOST_CURVES = len(COLOURS)  # of more settings, those that end best
 MOST_VALUES = 6  # a number with more than these is drawn along an axis
@@ -31,20 +32,20 @@ DECADES = 20.0  # greatest over least, from which on a scale is logarithmic
 Settings = list[tuple[dict[str, Any], list[TrialResult]]]
 
 
-def draw(path: str | Path, groups: Settings, metric: str) -> None:
+def draw(path: str | Path, groups: Settings, metric: str, mode: str = MAX) -> None:
     """Writes the picture, a PNG; nothing where no trial has a score."""
-    drawn = figure(groups, metric)
+    drawn = figure(groups, metric, mode)
     if drawn is not None:
         save_figure(path, lambda: drawn)
 
 
-def figure(groups: Settings, metric: str) -> Any:
+def figure(groups: Settings, metric: str, mode: str = MAX) -> Any:
     """The matplotlib figure, or None where no trial has a score."""
     trials = list(itertools.chain.from_iterable(outcomes for _, outcomes in groups))
     groups = _scored(groups)
     if not groups:
         return None
-    kinds = _panels(groups)
+    kinds = _panels(groups, mode)
     drawn = empty_figure((12 if kinds else 8, 5.6))
     edges = {
         "left": 0.065 if kinds else 0.09,
@@ -67,7 +68,7 @@ def figure(groups: Settings, metric: str) -> Any:
     steps = max(_last_step(outcomes) for _, outcomes in groups)
     note = f"{len(trials):,} trials of up to {short_steps(steps)} environment steps"
     drawn.text(0.95, 0.945, note, size=11, color=QUIET, ha="right", va="center")
-    _curves(axes[0], groups, metric)
+    _curves(axes[0], groups, metric, mode)
     for axis, (kind, names) in zip(axes[1:], kinds, strict=True):
         kind(axis, groups, names, metric)
     return drawn
@@ -91,19 +92,23 @@ def _scores(outcomes: list[TrialResult]) -> np.ndarray:
     return np.array([outcome.score for outcome in outcomes])
 
 
+def _merit(outcomes: list[TrialResult], mode: str) -> float:
+    return merit(float(np.median(_scores(outcomes))), mode)
+
+
 def _values(groups: Settings, name: str) -> list[Any]:
     """The value of a setting in each of the groups; None where it has none."""
     return [settings.get(name) for settings, _ in groups]
 
 
-def _panels(groups: Settings) -> list[tuple[Any, list[str]]]:
+def _panels(groups: Settings, mode: str) -> list[tuple[Any, list[str]]]:
     """(what draws it, of which settings) for each panel beside the curves."""
     varied = _varied(groups)
     numeric = [name for name in varied if all(map(is_number, _values(groups, name)))]
     if len(varied) == 2 and (math.prod(varied.values()) == len(groups) or not numeric):
         return [(_heat_map, list(varied))]
     if len(varied) == len(numeric) == 2:
-        return [(_score_map, numeric)]
+        return [(functools.partial(_score_map, mode=mode), numeric)]
     for name in numeric:
         if varied[name] > MOST_VALUES or (len(varied) > 2 and varied[name] > 2):
             return [(_scores_along, [name])]
@@ -114,21 +119,21 @@ def _varied(groups: Settings) -> dict[str, int]:
     return varied_settings([settings for settings, _ in groups])
 
 
-def _curves(axis: Any, groups: Settings, metric: str) -> None:
-    """The median over the seeds of each setting, in a band."""
-    best_first = sorted(groups, key=lambda group: -np.median(_scores(group[1])))
+def _curves(axis: Any, groups: Settings, metric: str, mode: str) -> None:
+    """The interquartile mean over the seeds of each setting, in a band."""
+    best_first = sorted(groups, key=lambda group: _merit(group[1], mode), reverse=True)
     fewest = min(len(outcomes) for _, outcomes in groups)
     varied = _varied(groups)
-    quartiles = fewest >= FEWEST_FOR_QUARTILES
+    interval = fewest >= FEWEST
     for colour, (settings, outcomes) in zip(COLOURS, best_first, strict=False):
         lines = [line for line in map(_scored_points, outcomes) if len(line[0])]
         if not lines:
             continue
         label = label_of(settings, varied) or "as configured"
-        seeds_line(axis, lines, colour, label, quartiles=quartiles)
+        seeds_line(axis, lines, colour, label, interval=interval)
     seeds = best = ""
     if fewest > 1:
-        seeds = f", median and {'quartiles' if quartiles else 'range'} of seeds"
+        seeds = f", interquartile mean and {INTERVAL if interval else RANGE} of seeds"
     if len(groups) > MOST_CURVES:
         best = f", the best {MOST_CURVES} of {len(groups)} settings"
     _finish(axis, f"{metric.split('/')[-1]}{seeds}{best}")
@@ -155,15 +160,15 @@ def _scores_along(axis: Any, groups: Settings, names: list[str], metric: str) ->
     axis.set_xlabel(name, size=10, color=QUIET)
 
 
-def _score_map(axis: Any, groups: Settings, names: list[str], metric: str) -> None:
-    """The median of the last scores, as a colour where two settings meet."""
+def _score_map(axis: Any, groups: Settings, names: list[str], metric: str, *, mode: str) -> None:
+    """The interquartile mean of the last scores, as a colour where two settings meet."""
     across, up = (np.array(_values(groups, name), np.float64) for name in names)
-    scores = np.array([np.median(_scores(outcomes)) for _, outcomes in groups])
-    order = np.argsort(scores)  # the best on top
+    scores = np.array([iqm(_scores(outcomes)[:, None]) for _, outcomes in groups])
+    order = np.argsort([_merit(outcomes, mode) for _, outcomes in groups])  # the best on top
     points = axis.scatter(
         across[order], up[order], c=scores[order], cmap="viridis", s=70, edgecolors="white"
     )
-    _finish(axis, f"last {metric.split('/')[-1]}, median of seeds")
+    _finish(axis, f"last {metric.split('/')[-1]}, interquartile mean of seeds")
     bar = axis.figure.colorbar(points, ax=axis, pad=0.02, aspect=30)
     bar.outline.set_visible(False)
     bar.ax.tick_params(labelsize=9, colors=QUIET, length=0)

@@ -26,6 +26,7 @@ from jaxrl.run.storage.forms import CALLBACKS, NUMBER, Form, lifetime, problem_o
 from jaxrl.run.storage.json_lines import dumped
 from jaxrl.sweeps.lineage import Lineage, Takeover
 from jaxrl.sweeps.metric_readers import EVALUATION
+from jaxrl.sweeps.outcomes import MAX, merit
 from jaxrl.sweeps.population_based_training import PopulationBasedTraining, exploit, explore
 from jaxrl.sweeps.saved_sweep import called_damaged
 from jaxrl.sweeps.space import values_of
@@ -53,12 +54,18 @@ class Population:
     Args:
         members: by the number of their trial.
         path: the sweep's folder, or None.
+        mode: of the sweep.
     """
 
     def __init__(
-        self, settings: PopulationBasedTraining, members: Sequence[TrialState], path: Path | None
+        self,
+        settings: PopulationBasedTraining,
+        members: Sequence[TrialState],
+        path: Path | None,
+        mode: str = MAX,
     ):
         self.settings, self.members, self.path = settings, list(members), path
+        self.mode = mode
         self.lineage = Lineage([member.trial.settings for member in members])
         self.seed = members[0].trial.config.seed
         self.arrays: Mapping[str, np.ndarray] = {}  # of the checkpoint that was read
@@ -83,7 +90,7 @@ class Population:
         training = [i for i, member in enumerate(self.members) if not idle[i] and not member.ended]
         generator = np.random.default_rng([self.seed, iteration])
         found = exploit(
-            [self.members[i].score for i in training],
+            [self._merit(self.members[i].score) for i in training],
             diverged[training].tolist(),
             self.settings.quantile_fraction,
             generator,
@@ -101,6 +108,9 @@ class Population:
         if self.path is not None:
             self.lineage.write(self.path)
         return copied_members(state, sources), self.with_numbers(numbers)
+
+    def _merit(self, score: float | None) -> float | None:
+        return None if score is None else merit(score, self.mode)
 
     def _explored(self, target: Trial, source: Trial, generator: np.random.Generator) -> Trial:
         """The target's trial with the source's settings, changed as far as they are allowed."""

@@ -158,7 +158,8 @@ def exploit(
     worst, all of them, and never copied.
 
     Args:
-        scores: of each member; None of one that nothing is known of yet, which is left alone.
+        scores: of each member, the higher the better; None of one that nothing is known of yet,
+            which is left alone.
         diverged: whether a member's numbers are no longer finite.
     """
     quantile = int(quantile_fraction * len(scores) + 1e-9)

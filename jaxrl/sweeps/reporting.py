@@ -6,7 +6,6 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -49,7 +48,7 @@ class TrialCallbacks(HostCallbacks):
 
     read_runner: Callable[[], RunnerState] | None = None  # gives the state at hand
 
-    def call(self, hook: str, value: Any) -> None:
+    def call(self, hook: str, value: Any = None) -> None:
         try:
             with _calling, self.trainer.showing(self.read_runner):
                 super().call(hook, value)
@@ -167,6 +166,7 @@ class Reporter:
         self.most_seconds = math.inf  # of training; the chunk that reaches it is the last
         self.bad = ""  # the number that the trial has diverged by
         self._end: int | None = None  # the iteration that its program has ended it with
+        self._has_begun = False
 
     @property
     def lifetime(self) -> Lifetime:
@@ -195,9 +195,14 @@ class Reporter:
         """True if a hook may end the trial before its program does."""
         return any(hook.adds_to_each for hook in self.hooks)
 
-    def open(self, folder: Path | None) -> None:
-        """The trial's folder, if it has one: its logs begin there with the first results."""
-        self.view.run_dir = folder
+    def begin(self) -> None:
+        """The trial is about to train, in `view.run_dir` if it has a folder: tells its callbacks.
+
+        They hear of it once.
+        """
+        if not self._has_begun:
+            self._has_begun = True
+            self.callbacks.call("on_algorithm_init")
 
     def take_over(self, source: "Reporter", trial: Trial) -> None:
         """The trial is a copy of another one from now on: with its counts, by its own settings."""
@@ -220,8 +225,10 @@ class Reporter:
         self.trial, self.bad = trial, facts["bad"]
         self.view.train_as(trial)
         self.view.lifetime, self.view.last_result = Lifetime(**facts["lifetime"]), facts["result"]
+        self.begin()
         self.callbacks.restore(facts["callbacks"])
         self.callbacks.have_ended = facts["ended"]
+        self.callbacks.call("on_checkpoint_loaded")
 
     def chunk(
         self, rows: Metrics, count: int, seconds: float, read_runner: Callable[[], RunnerState]
@@ -249,6 +256,8 @@ class Reporter:
         if count:
             share = seconds * left / count
             results = iteration_results(self.algorithm, rows, left, share, before)
+        for result in results:
+            result["trial_id"] = self.trial.name
         self.callbacks.read_runner = read_runner
         return Chunk(results, count, lambda: self.snapshot(read_runner()))
 
@@ -280,6 +289,7 @@ class Reporter:
         return result[ITERATIONS] == self._end
 
     def _evaluate(self) -> Result:
+        self.callbacks.call("on_evaluate_start")
         evaluation = self.evaluation(self.callbacks.read_runner(), self.view.env_params)
         self.callbacks.call("on_evaluate_end", evaluation)
         return evaluation

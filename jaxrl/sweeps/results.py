@@ -1,7 +1,7 @@
 """Results of a sweep: each trial's, the best one, and statistics over the seeds of a setting."""
 
 import itertools
-import math
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -9,16 +9,17 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jaxrl.core.displays import Display
-from jaxrl.core.errors import AnswersOtherWords, UsageError, require, unknown_result
+from jaxrl.core.errors import AnswersOtherWords, UsageError, brief, require, unknown_result
+from jaxrl.core.fields import one_of
 from jaxrl.core.plan import Line
 from jaxrl.run.logging.console import duration
 from jaxrl.run.logging.figures import inline
 from jaxrl.run.logging.run_results import dataframe_of
+from jaxrl.run.logging.statistics import Estimate, median, probability_of_improvement, spread
 from jaxrl.run.results import flatten
 from jaxrl.sweeps import lineage_plots, plots
 from jaxrl.sweeps.lineage import Lineage, Stretch
-from jaxrl.sweeps.outcomes import TrialResult, short, shown, value_of
-from jaxrl.sweeps.statistics import Estimate, median, spread
+from jaxrl.sweeps.outcomes import MAX, MIN, TrialResult, merit, short, shown, value_of
 
 MOST_DISPLAYED = 50  # trials in a notebook
 
@@ -29,7 +30,8 @@ class Sweep(AnswersOtherWords):
 
     Attributes:
         outcomes: by trial, those that are finished.
-        metric: the path in the result tree that ranks them; the higher the better.
+        metric: the path in the result tree that ranks them.
+        mode: "max": the highest metric is the best; "min": the lowest.
     """
 
     outcomes: list[TrialResult]
@@ -40,23 +42,35 @@ class Sweep(AnswersOtherWords):
     whole_seconds: float = 0.0  # by the clock, compilation included
     programs: int = 0
     lineage: Lineage | None = None  # who copied whom; None without population-based training
+    mode: str = MAX
 
     def __repr__(self) -> str:
         scored = [outcome for outcome in self.outcomes if outcome.score is not None]
-        best = max(scored, key=lambda outcome: outcome.score, default=None)
+        best = max(scored, key=self._merit, default=None)
         found = "" if best is None else f", the best {best!r}"
         where = "" if self.folder is None else f", {self.folder}"
         return f"<Sweep of {len(self.outcomes)} trials by {self.metric}{found}{where}>"
 
-    def best_trial(self, metric: str | None = None) -> TrialResult:
-        """The trial with the highest value of `metric`, a path in the result tree (the sweep's).
+    def __iter__(self) -> Iterator[TrialResult]:
+        return iter(self.outcomes)
 
-        One seed's luck: `best_setting` ranks settings by all of their seeds.
+    def __len__(self) -> int:
+        return len(self.outcomes)
+
+    def __getitem__(self, number: int) -> TrialResult:
+        return self.outcomes[number]
+
+    def best_trial(self, metric: str | None = None, mode: str | None = None) -> TrialResult:
+        """The trial with the best value of `metric`, a path in the result tree (the sweep's).
+
+        The best is the highest or the lowest by `mode`, "max" or "min" (the sweep's). It is one
+        seed's luck: `best_setting` ranks settings by all of their seeds.
         """
-        metric = metric or self.metric
+        metric, mode = metric or self.metric, mode or self.mode
+        one_of(MAX, MIN)("mode", mode)
         scored = [outcome for outcome in self.outcomes if value_of(outcome, metric) is not None]
         if scored:
-            return max(scored, key=lambda outcome: value_of(outcome, metric))
+            return max(scored, key=lambda outcome: merit(value_of(outcome, metric), mode))
         paths = set()
         for outcome in self.outcomes:
             paths |= dict(flatten(outcome.result or {})).keys()
@@ -80,16 +94,22 @@ class Sweep(AnswersOtherWords):
             return []
         return self.lineage_of(self.best_trial())
 
-    def best_setting(self, metric: str | None = None) -> tuple[dict[str, Any], list[TrialResult]]:
-        """(settings, the results of its seeds) with the highest median of `metric` over the seeds.
+    def best_setting(
+        self, metric: str | None = None, mode: str | None = None
+    ) -> tuple[dict[str, Any], list[TrialResult]]:
+        """(settings, the results of its seeds) with the best median of `metric` over the seeds.
 
         A seed without a value, since it diverged before an episode ended, counts as the worst. The
         best trial is mostly the luckiest of all, and more so the more there are: this is the
         setting to train with again.
         """
-        metric = metric or self.metric
-        self.best_trial(metric)  # refuses a metric that no trial has
-        return max(self.by_settings(), key=lambda pair: _median_over_all(pair[1], metric))
+        return self._best_first(metric or self.metric, mode or self.mode)[0]
+
+    def _best_first(self, metric: str, mode: str) -> list[tuple[dict[str, Any], list[TrialResult]]]:
+        """`by_settings`, the best median first."""
+        self.best_trial(metric, mode)  # refuses a metric that no trial has
+        rank = lambda pair: _median_over_all(pair[1], metric, mode)
+        return sorted(self.by_settings(), key=rank, reverse=True)
 
     def by_settings(self) -> list[tuple[dict[str, Any], list[TrialResult]]]:
         """(settings, the outcomes of its seeds), in the order of the plan."""
@@ -104,6 +124,44 @@ class Sweep(AnswersOtherWords):
     def statistics(self) -> list["SettingStatistics"]:
         """Statistics over each setting's seeds, of their last scores, in the order of the plan."""
         return [_statistics_of(settings, seeds) for settings, seeds in self.by_settings()]
+
+    def probability_of_improvement(
+        self, settings: Mapping[str, Any], over: Mapping[str, Any]
+    ) -> Estimate:
+        """The probability that a seed of one setting does better than one of another.
+
+        Args:
+            settings, over: as `by_settings` gives them, such as {"lr": 1e-3}.
+
+        Returns:
+            The probability, with its 95 % bootstrap interval. Equal scores count half; a seed
+            without a score, since it diverged before an episode ended, counts as the worst.
+
+        Raises:
+            UsageError: no trial has these settings.
+        """
+        return probability_of_improvement(self._merits_of(settings), self._merits_of(over))
+
+    def _merits_of(self, settings: Mapping[str, Any]) -> list[float]:
+        """The last scores of the seeds of a setting, the higher the better."""
+        for found, outcomes in self.by_settings():
+            if found == dict(settings):
+                return [merit(value_of(seed, self.metric), self.mode) for seed in outcomes]
+        tried = ", ".join(shown(found) or "{}" for found, _ in self.by_settings())
+        raise UsageError(f"no trial has the settings {brief(dict(settings))}; tried: {tried}")
+
+    def best_setting_text(self) -> str:
+        """The best setting in a line, and how surely it is; empty without several seeds of it."""
+        (settings, trials), *others = self._best_first(self.metric, self.mode)
+        scores = [outcome.score for outcome in trials if outcome.score is not None]
+        if len(trials) < 2 or not settings or not scores:
+            return ""
+        text = f"{shown(settings)}, median {np.median(scores):.2f} of {len(trials)} seeds"
+        if others and self.lineage is None:
+            next_best = others[0][0]
+            chance = self.probability_of_improvement(settings, next_best).value
+            text += f"; a seed of it beats one of {shown(next_best)} with probability {chance:.2f}"
+        return text
 
     def rows(self) -> list[dict[str, Any]]:
         """A row for each trial: settings, seed, status, score, folder and last result by path."""
@@ -131,7 +189,7 @@ class Sweep(AnswersOtherWords):
             UsageError: matplotlib is not installed, or no trial has a score.
         """
         require("matplotlib", "plot()")
-        drawn = plots.figure(self.by_settings(), self.metric)
+        drawn = plots.figure(self.by_settings(), self.metric, self.mode)
         if drawn is None:
             raise UsageError(f"plot(): no trial has a {self.metric} yet")
         return inline(drawn)
@@ -162,7 +220,11 @@ class Sweep(AnswersOtherWords):
         names = list(dict.fromkeys(itertools.chain.from_iterable(settings)))
         titles = ["trial", *names, "seed", "status", "iterations", "steps"]
         titles += [self.metric.split("/")[-1], "time"]
-        return [titles, *(_row(outcome, names) for outcome in sorted(self.outcomes, key=_rank))]
+        best_first = sorted(self.outcomes, key=self._merit, reverse=True)
+        return [titles, *(_row(outcome, names) for outcome in best_first)]
+
+    def _merit(self, outcome: TrialResult) -> float:
+        return merit(outcome.score, self.mode)
 
     def _repr_html_(self) -> str:
         lines: list[Line] = [("ranked by", self.metric)]
@@ -221,14 +283,9 @@ def _shown_estimates(row: SettingStatistics) -> list[str]:
     return [f"{row.median.value:.2f}", f"{row.iqm.value:.2f}", bounds]
 
 
-def _median_over_all(outcomes: list[TrialResult], metric: str) -> float:
-    values = [value_of(outcome, metric) for outcome in outcomes]
-    return float(np.median([-math.inf if value is None else value for value in values]))
-
-
-def _rank(outcome: TrialResult) -> tuple[bool, float]:
-    """The key that sorts the best score first, and trials without one last."""
-    return outcome.score is None, -(outcome.score or 0.0)
+def _median_over_all(outcomes: list[TrialResult], metric: str, mode: str) -> float:
+    """The median as a number that is the higher the better."""
+    return float(np.median([merit(value_of(outcome, metric), mode) for outcome in outcomes]))
 
 
 def aligned(rows: list[list[str]]) -> str:

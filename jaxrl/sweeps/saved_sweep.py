@@ -82,6 +82,7 @@ def _plan_problem(plan: Any) -> str:
         "config": dict,
         "objects": list,
         "metric": str,
+        "mode": str,
         "stop": dict,
         "trials": list,
     }

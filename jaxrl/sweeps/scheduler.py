@@ -21,7 +21,7 @@ from jaxrl.run.stopping import SECONDS
 from jaxrl.sweeps.lineage import Lineage
 from jaxrl.sweeps.metric_readers import readers_of
 from jaxrl.sweeps.options import SweepOptions
-from jaxrl.sweeps.outcomes import DIVERGED, DROPPED, shown
+from jaxrl.sweeps.outcomes import DIVERGED, DROPPED, merit, shown
 from jaxrl.sweeps.placement import (
     SPLIT,
     batch_size,
@@ -94,11 +94,14 @@ class Scheduler(SweepRun):
     def take_over(self) -> None:
         """Takes over a resumed sweep's results; all or none where the trials depend on another."""
         dependent = self.order.halving is not None or self.order.scheduler is not None
-        if dependent and len(self.store.over) < len(self.trials):
-            self.store.forget()
+        if dependent and any(trial.number not in self.store.over for trial in self.trials):
+            self.store.forget(self.trials)
         super().take_over()
         for outcome in self.sweep.outcomes:
             del self.trial_states[outcome.trial.number]
+        if self.store.path is not None:
+            for trial_state in self.trial_states.values():
+                trial_state.reporter.view.run_dir = self.store.folder_of(trial_state.trial)
         self._populate()
         self._place()
 
@@ -179,7 +182,9 @@ class Scheduler(SweepRun):
             self.sweep.lineage.read(self.store.path)
             return
         members = [self.trial_states[trial.number] for trial in self.trials]
-        self.population = Population(self.order.scheduler, members, self.store.path)
+        self.population = Population(
+            self.order.scheduler, members, self.store.path, self.order.mode
+        )
         self.sweep.lineage = self.population.lineage
 
     def _unfinished(self, group: TrialGroup) -> list[TrialState]:
@@ -198,7 +203,7 @@ class Scheduler(SweepRun):
             return
         states = list(self.trial_states.values())
         self._conclude([trial_state for trial_state in states if trial_state.status != DROPPED])
-        rank = lambda trial_state: -math.inf if trial_state.score is None else trial_state.score
+        rank = lambda trial_state: merit(trial_state.score, self.order.mode)
         left = sorted(self.trial_states.values(), key=rank)
         num_left = -(-len(left) // self.order.halving)
         self._conclude(left[: len(left) - num_left])
@@ -213,7 +218,8 @@ class Scheduler(SweepRun):
                 if trial_state.state is None and not self.stopping:
                     arguments = trial_state.trial, trial_state.algorithm, self.settings
                     folder = self.store.open_trial(*arguments, resumed=resumed)
-                    trial_state.reporter.open(folder)
+                    trial_state.reporter.view.run_dir = folder
+                    trial_state.reporter.begin()
             if self.stopping or not self._train(number, batch, size, rung):
                 self._break_off()
                 return
@@ -311,7 +317,8 @@ class Scheduler(SweepRun):
             parts.append(f"program {number}")
         parts.append(f"iteration {updates.max():,} of {last.max():,}")
         if scores:
-            parts.append(f"best {max(scores):.2f}, median {np.median(scores):.2f}")
+            best = max(scores, key=lambda score: merit(score, self.order.mode))
+            parts.append(f"best {best:.2f}, median {np.median(scores):.2f}")
         parts.append(f"{moved[: len(batch)].sum() * steps / seconds:,.0f} steps/s")
         left = (last.max() - updates.max()) * seconds / max(1, moved.max())
         members = zip(np.asarray(state.diverged), np.asarray(state.met), updates, strict=True)
@@ -325,7 +332,7 @@ class Scheduler(SweepRun):
 
     def _table(self, height: int) -> Table:
         """The trials, for a terminal of so many lines."""
-        rows = rows_of(self.trials, self.sweep.outcomes, self.rows.values())
+        rows = rows_of(self.trials, self.sweep.outcomes, self.rows.values(), self.order.mode)
         return trial_table(rows, self.order.metric, height)
 
     def _conclude(self, trial_states: Sequence[TrialState]) -> None:

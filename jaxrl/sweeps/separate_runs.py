@@ -14,6 +14,8 @@ from rich.table import Table
 from jaxrl.algorithms.base import HeadlineMetric
 from jaxrl.core.errors import UsageError, brief
 from jaxrl.core.plan import Line
+from jaxrl.rollout.episode_callbacks import resolve_callbacks
+from jaxrl.run.callbacks import HostCallbacks
 from jaxrl.run.health import Diverged
 from jaxrl.run.logging.console import Progress, device_name, duration
 from jaxrl.run.results import ITERATIONS, Result, lookup
@@ -39,16 +41,20 @@ class SeparateRuns(SweepRun):
         for name, value, none in (
             ("halving", order.halving, None),
             ("scheduler", order.scheduler, None),
-            ("batch_size", order.batch_size, "auto"),
+            # In a search it says how many are proposed at a time.
+            ("batch_size", "auto" if order.search else order.batch_size, "auto"),
         ):
             if value != none:
                 raise UsageError(
                     f"{name}={brief(value)} needs trials that train together: those over "
                     f"{self.env_name} are separate runs, one after the other"
                 )
-        with Trainer(trials[0].config, **self._arguments(None)) as trainer:
-            # Callbacks may add what they like.
-            if not trainer.callbacks.add_to_results:
+        config = trials[0].config
+        extended = HostCallbacks(None, resolve_callbacks(config.callbacks)).add_to_results
+        if extended:  # by what they like; and they need not hear of a trainer that trains nothing
+            config = config.replace(callbacks=None)
+        with Trainer(config, **self._arguments(None)) as trainer:
+            if not extended:
                 self.check_names(trainer.result_names())
 
     def plan_lines(self) -> list[Line]:
@@ -88,6 +94,7 @@ class SeparateRuns(SweepRun):
         reason = ""
         with self._trainer(trial) as trainer:
             trainer.trial, trainer.interrupt = trial, self.interrupt
+            trainer.session.facts["trial_id"] = trial.name
             last = self.last_of(trial, trainer.algorithm)
             trainer.progress = _TrialProgress(self, trial, last)
             before = trainer.lifetime.time_total_s
@@ -124,7 +131,7 @@ class SeparateRuns(SweepRun):
         """The trials for a terminal of so many lines, by the newest result of the one at work."""
         score = lookup(result, self.order.metric)
         row = TrialRow(trial, RUNNING, result[ITERATIONS], score)
-        rows = rows_of(self.trials, self.sweep.outcomes, [row])
+        rows = rows_of(self.trials, self.sweep.outcomes, [row], self.order.mode)
         return trial_table(rows, self.order.metric, height)
 
 

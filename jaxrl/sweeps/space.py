@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from jaxrl.core.errors import UsageError, brief, unknown_name
-from jaxrl.core.fields import FLOAT32, count, text
+from jaxrl.core.fields import FLOAT32, count, number, text
 from jaxrl.core.words import flag_name, value_of
 
 
@@ -51,6 +51,22 @@ def uniform(low: float, high: float) -> Draw:
     return Draw("uniform", (low, high), lambda generator: float(generator.uniform(low, high)))
 
 
+def quniform(low: float, high: float, q: float) -> Draw:
+    """A multiple of `q` next to a uniform number, both bounds included."""
+    _check_range("quniform", low, high)
+    form = f"quniform({low!r}, {high!r}, {brief(q)})"
+    number(0, open_low=True)("quniform q", q)
+    for bound in (low, high):
+        if not math.isclose(bound / q, round(bound / q), abs_tol=1e-9):
+            raise UsageError(f"{form}: both bounds must be multiples of {q:g}, as in Tune")
+
+    def sample(generator: np.random.Generator) -> float:
+        nearest = round(generator.uniform(low, high) / q) * q
+        return float(min(max(nearest, low), high))
+
+    return Draw("quniform", (low, high, q), sample)
+
+
 def loguniform(low: float, high: float) -> Draw:
     """A number between the two whose logarithm is uniform."""
     _check_range("loguniform", low, high, above=0)
@@ -61,17 +77,38 @@ def loguniform(low: float, high: float) -> Draw:
 
 def randint(low: int, high: int) -> Draw:
     """An integer from `low` to `high` - 1."""
-    _check_range("randint", low, high)
-    if low != int(low) or high != int(high):
-        raise UsageError(
-            f"randint({low!r}, {high!r}): both bounds must be integers; "
-            "uniform(...) draws other numbers"
-        )
-    low, high = int(low), int(high)
+    low, high = _integers("randint", low, high)
     return Draw("randint", (low, high), lambda generator: int(generator.integers(low, high)))
 
 
-DRAWS = {"choice": choice, "uniform": uniform, "loguniform": loguniform, "randint": randint}
+def lograndint(low: int, high: int) -> Draw:
+    """An integer from `low` to `high` - 1, the floor of a number whose logarithm is uniform."""
+    low, high = _integers("lograndint", low, high, above=0)
+    least, most = math.log(low), math.log(high)
+
+    def sample(generator: np.random.Generator) -> int:
+        drawn = math.floor(math.exp(generator.uniform(least, most)))
+        return min(max(drawn, low), high - 1)  # the exponential rounds
+
+    return Draw("lograndint", (low, high), sample)
+
+
+def _integers(name: str, low: int, high: int, above: float = -math.inf) -> tuple[int, int]:
+    """The bounds, once they are integers."""
+    _check_range(name, low, high, above)
+    if low != int(low) or high != int(high):
+        continuous = name.replace("randint", "uniform")
+        raise UsageError(
+            f"{name}({low!r}, {high!r}): both bounds must be integers; "
+            f"{continuous}(...) draws other numbers"
+        )
+    return int(low), int(high)
+
+
+DRAWS = {
+    draw.__name__: draw for draw in (choice, uniform, quniform, loguniform, randint, lograndint)
+}
+INTEGERS = ("randint", "lograndint")  # draws of integers below the upper bound
 # Their forms on the command line.
 GRID, RANDOM = "SETTING=VALUE,VALUE", "SETTING=DISTRIBUTION:LOW:HIGH"
 MUTATIONS = f"{GRID}|{RANDOM}"
@@ -192,10 +229,12 @@ def draws_of(flag: str, words: Sequence[str]) -> dict[str, Draw]:
         values = [value_of(value) for value in values if value]
         if kind == "choice":
             found[name] = choice(values)
-        elif len(values) == 2:
-            found[name] = DRAWS[kind](*values)
-        else:
+        elif kind == "quniform" and len(values) != 3:
+            raise UsageError(f"{name}={form}: {kind} takes two bounds and Q, {kind}:LOW:HIGH:Q")
+        elif kind != "quniform" and len(values) != 2:
             raise UsageError(f"{name}={form}: {kind} takes two bounds, {kind}:LOW:HIGH")
+        else:
+            found[name] = DRAWS[kind](*values)
     return found
 
 

@@ -12,6 +12,7 @@ from jaxrl.algorithms.config import AlgorithmConfig
 from jaxrl.core.errors import UsageError, brief
 from jaxrl.core.fields import count, file_path, flag, takes, text
 from jaxrl.core.machine import num_cores
+from jaxrl.core.plan import labelled
 from jaxrl.play.load import CONFIG
 from jaxrl.run.devices.mesh import split_cpu, start_jax
 from jaxrl.run.logging.console import Progress
@@ -23,14 +24,17 @@ from jaxrl.run.storage.config_file import (
     read_config,
 )
 from jaxrl.sweeps.options import SweepOptions
+from jaxrl.sweeps.outcomes import MAX
 from jaxrl.sweeps.population_based_training import PopulationBasedTraining
 from jaxrl.sweeps.results import Sweep
 from jaxrl.sweeps.saved_sweep import called_damaged, read_plan
 from jaxrl.sweeps.scheduler import Scheduler
+from jaxrl.sweeps.search import Search, batch_of, check_optuna, check_settings
+from jaxrl.sweeps.search_run import SearchRun, first_trials
 from jaxrl.sweeps.separate_runs import SeparateRuns
-from jaxrl.sweeps.space import settings_of
-from jaxrl.sweeps.sweep_folder import SweepFolder
-from jaxrl.sweeps.trials import Trial, held_outside, members_of, trials_of, unreached
+from jaxrl.sweeps.space import as_space, kinds_of, settings_of
+from jaxrl.sweeps.sweep_folder import SweepFolder, to_resume
+from jaxrl.sweeps.trials import Trial, held_outside, members_of, seeds_of, trials_of, unreached
 
 MOST_VIRTUAL = 8  # devices that a CPU of fewer cores counts as, for trying things out
 
@@ -50,8 +54,11 @@ def sweep(
     *,
     seeds: int | Sequence[int] = 1,
     num_samples: int = 1,
+    search: str | None = None,
+    trials: int | None = None,
     stop: Mapping[str, float] | None = None,
     metric: str | None = None,
+    mode: str = MAX,
     halving: int | None = None,
     scheduler: PopulationBasedTraining | None = None,
     devices: int | str = "auto",
@@ -68,20 +75,26 @@ def sweep(
         config: a configuration such as `PPOConfig`; what every trial has in common.
         space: {setting: values}. A setting is one of the configuration's (`lr`), of a policy's
             (`pol1.lr`) or an argument of the environment (`env_args.width`); a list of values is a
-            grid, `jaxrl.uniform`, `loguniform`, `choice` and `randint` draw one, `num_samples`
-            times. A policy's own value (`per_policy`, or `pol1.lr`) wins over the value for all
-            policies: a setting that every trained policy has its own value of is refused.
+            grid, `jaxrl.uniform`, `quniform`, `loguniform`, `randint`, `lograndint` and `choice`
+            draw one, `num_samples` times. A policy's own value (`per_policy`, or `pol1.lr`) wins
+            over the value for all policies: a setting that every trained policy has its own value
+            of is refused.
         seeds: how many of each, from the configuration's own upwards, or a list of seeds.
+        search: "tpe": Optuna proposes the settings, in batches, from the scores of those before
+            (`pip install "jaxrl[optuna]"`); a grid is a choice then. None: all are drawn at first.
+        trials: how many settings a search tries, each with every seed.
         stop: {path in the result tree: least value}: a trial ends in the iteration that reached it.
-        metric: what ranks the trials, a path in the result tree; the higher the better. None: the
-            return of recent episodes, or of evaluation where training plays none.
+        metric: what ranks the trials, a path in the result tree. None: the return of recent
+            episodes, or of evaluation where training plays none.
+        mode: "max": the highest metric is the best; "min": the lowest.
         halving: keep the best 1 in so many at each rung, 1 / halving of the steps after the one
             before; None: all train to the end.
         scheduler: `jaxrl.PopulationBasedTraining(...)`: the trials are one population, of which the
             worst copy the best at intervals; a number of `seeds` then gives each member its own.
         devices: that programs are shared out over, or the members of one; "auto": all, a CPU's
             cores as well.
-        batch_size: members that train at once; "auto": as many as fit.
+        batch_size: members that train at once; "auto": as many as fit. Of a search also how many a
+            batch has; "auto": an eighth of all.
         run_dir: the sweep's folder, which must not exist yet; "auto": `runs/<env>/<time>-sweep`;
             None: nothing is kept.
         **run_settings: how each trial is evaluated (`evaluation_interval=50` and the like) and
@@ -101,23 +114,71 @@ def sweep(
         )
     if isinstance(scheduler, PopulationBasedTraining):
         scheduler, space = scheduler.with_space(space)
-    trials, warnings = _plan_trials(
-        config, settings_of(space, num_samples, config.seed), seeds, scheduler is not None
-    )
+    numbers = seeds, num_samples, batch_size
+    searched = _search_of(config, space, search, trials, numbers, mode)
+    if searched is None:
+        drawn = settings_of(space, num_samples, config.seed)
+        planned, warnings = _plan_trials(config, drawn, seeds, scheduler is not None)
+    else:
+        planned = first_trials(config, searched)
+        warnings = unreached(config, planned[0].settings)
     if not isinstance(stop, Mapping | None):
         raise UsageError(f"stop={brief(stop)} must be {{path in the result tree: least value}}")
     stop = {path: least for path, least in (stop or {}).items() if least != math.inf}
     metric = return_path(config) if metric is None else metric
     run_settings = {**config.run_defaults, **run_settings}
-    devices = devices_for(trials, devices)
+    devices = devices_for(planned, devices)
+    settled = settled_devices(devices)
     order = SweepOptions(
-        *(metric, stop, halving, scheduler, settled_devices(devices), batch_size, run_settings)
+        *(metric, stop, halving, scheduler, searched, settled, batch_size, run_settings),
+        mode=mode,
     )
     # "auto" stays so: it may be resumed where there are others.
     asked = {**order.to_dict(), "devices": devices}
-    return train(
-        trials, order, quiet, lambda: SweepFolder.begin(run_dir, config, trials, asked), warnings
+    begin = lambda: SweepFolder.begin(run_dir, config, planned, asked)
+    return train(config, planned, order, quiet, begin, warnings)
+
+
+def _search_of(
+    config: AlgorithmConfig,
+    space: Mapping[str, Any] | None,
+    method: str | None,
+    trials: int | None,
+    counts: tuple[int | Sequence[int], int, int | str],
+    mode: str,
+) -> Search | None:
+    """The search that was asked for, if one was.
+
+    Args:
+        counts: the arguments seeds, num_samples and batch_size.
+    """
+    seeds, num_samples, batch_size = counts
+    if method is None:
+        if trials is not None:
+            raise UsageError(f'trials={brief(trials)} goes with search="tpe"; see also num_samples')
+        return None
+    if trials is None:
+        raise UsageError(f"search={brief(method)} takes a number of trials, such as trials=64")
+    count(2)("trials", trials)
+    if not (isinstance(batch_size, str) and batch_size == "auto"):
+        count()("batch_size", batch_size)
+    if num_samples != 1:
+        raise UsageError(
+            f"num_samples={brief(num_samples)} draws settings, search={brief(method)} proposes "
+            "them: give trials"
+        )
+    numbers = tuple(seeds_of(config, seeds))
+    found = Search(
+        method=method,
+        trials=trials,
+        batch=batch_of(trials, len(numbers), batch_size),
+        space=kinds_of(as_space(space)),
+        seeds=numbers,
+        seed=config.seed,
+        mode=mode,
     )
+    check_optuna()
+    return found
 
 
 def _plan_trials(
@@ -183,6 +244,9 @@ def resume_sweep(
                 trials.append(dataclasses.replace(trial, number=number))
             if plan["scheduler"] is not None:
                 plan["scheduler"] = PopulationBasedTraining.from_dict(plan["scheduler"])
+            if plan["search"] is not None:
+                plan["search"] = Search.from_dict(plan["search"])
+                check_settings(plan["search"], [saved["settings"] for saved in plan["trials"]])
             order = SweepOptions(
                 **{name: plan[name] for name in SweepOptions.__dataclass_fields__ if name in plan}
             )
@@ -192,12 +256,13 @@ def resume_sweep(
         warnings = [] if saved in ("auto", here) else [fewer]
         if lost:
             warnings.append(f"left out: loggers {', '.join(lost)}, which no file can name")
-        return train(trials, order, quiet, lambda: store, warnings)
+        return train(config, trials, order, quiet, lambda: store, warnings)
     finally:
         store.close()
 
 
 def train(
+    config: AlgorithmConfig,
     trials: list[Trial],
     order: SweepOptions,
     quiet: bool,
@@ -207,7 +272,11 @@ def train(
     """Checks what is still to be checked, and trains what is not finished yet."""
     progress = Progress(quiet=quiet)
     separate = held_outside(trial.config for trial in trials)
-    running = (SeparateRuns if separate else Scheduler)(trials, order, progress)
+    make_run = SeparateRuns if separate else Scheduler
+    if order.search is None:
+        running = make_run(trials, order, progress)
+    else:
+        running = SearchRun(trials, order, progress, config, make_run)
     for warning in warnings:
         progress.say(f"warning: {warning}")
     store = open_store()
@@ -215,8 +284,10 @@ def train(
     done.outcomes.sort(key=lambda outcome: outcome.trial.number)
     store.draw(done, progress.say)
     if running.interrupt.heard:
-        finished = f"{len(done.outcomes)} of {len(trials)} trials are finished and kept"
+        finished = f"{len(done.outcomes)} of {len(running.trials)} trials are finished and kept"
         progress.say(f"stopped; {finished}")
+        if store.path is not None and len(done.outcomes) < len(running.trials):
+            progress.say(labelled("resume", to_resume(store.path)))
     return done
 
 
@@ -256,6 +327,11 @@ def settled_devices(devices: int | str, or_fewer: bool = False) -> int:
     """
     if not (isinstance(devices, str) and devices == "auto"):
         count()("devices", devices)
+    if jax.config.jax_disable_jit:
+        raise UsageError(
+            "JAX_DISABLE_JIT is set, but trials train in compiled programs: unset it; a Trainer "
+            "trains without compiling"
+        )
     split_cpu(num_cores() if devices == "auto" else min(devices, max(MOST_VIRTUAL, num_cores())))
     start_jax()
     available = len(jax.devices())

@@ -2,6 +2,7 @@
 
 runs/<env>/<time>-sweep/sweep.json      the configuration, the settings and seeds of every trial
                         results.jsonl   a line for each trial that is finished
+                        optuna.journal  of a search: its trials, for Optuna's own tools
                         trials/0003_lr=0.001/
                                         a run's folder, for `load_policy`, `evaluate`, `--resume`;
                                         its logs grow while it trains, its checkpoint comes at
@@ -23,6 +24,8 @@ from filelock import FileLock
 
 from jaxrl.algorithms.base import Algorithm
 from jaxrl.core.errors import UsageError, brief, one_line, require
+from jaxrl.core.json_text import read_json
+from jaxrl.run.command_line import command
 from jaxrl.run.logging.text_logs import start_after
 from jaxrl.run.results import Snapshot
 from jaxrl.run.settings import RunSettings
@@ -39,6 +42,11 @@ from jaxrl.sweeps.trials import Trial
 
 LINEAGE_PICTURE = "lineage.png"
 MOST_POINTS = 500  # of a trial's curve in its line
+
+
+def _planned(trials: Sequence[Trial]) -> list[dict[str, Any]]:
+    """The trials as the plan has them."""
+    return [{"settings": trial.settings, "seed": trial.config.seed} for trial in trials]
 
 
 def create_trial(path: Path, trial: Trial, algorithm: Algorithm, settings: RunSettings) -> None:
@@ -77,7 +85,8 @@ def _make(path: Path, plan: dict[str, Any], longest: str) -> FileLock:
         own_files.write_text(path / PLAN, json.dumps(plan, indent=1, default=str) + "\n")
     except FileExistsError:
         raise run_folder.FolderExists(
-            f"sweep folder {path} exists already; choose another, or --resume {path}{_trust(path)}"
+            f"sweep folder {path} exists already; choose another, or "
+            + " ".join(("--resume", str(path), *_trust(path)))
         ) from None
     except OSError as error:
         raise UsageError(
@@ -86,17 +95,22 @@ def _make(path: Path, plan: dict[str, Any], longest: str) -> FileLock:
     return run_folder.lock(path)
 
 
-def _trust(path: Path) -> str:
+def to_resume(path: Path) -> str:
+    """The command that trains what is missing of the sweep at `path`."""
+    return command("sweep", "--resume", path, *_trust(path))
+
+
+def _trust(path: Path) -> tuple[str, ...]:
     """The flag that `--resume` of the sweep at `path` needs besides, if any."""
     try:
         plan = saved_sweep.read_plan(path)
         for trial in plan["trials"]:
             facts = {**plan, "config": {**plan["config"], **trial["settings"]}}
             if asks_for_trust(facts, to_play=False):
-                return " --trust"
+                return ("--trust",)
     except UsageError:  # it is no sweep's folder
         pass
-    return ""
+    return ()
 
 
 @dataclass
@@ -126,7 +140,7 @@ class SweepFolder:
             **order,
             **facts,
             "named_by_settings": named_by_settings,
-            "trials": [{"settings": trial.settings, "seed": trial.config.seed} for trial in trials],
+            "trials": _planned(trials),
             "metadata": run_folder.metadata(),
         }
         candidates = [Path(run_dir)]
@@ -152,9 +166,11 @@ class SweepFolder:
 
     def outcomes(self, trials: Sequence[Trial]) -> list[TrialResult]:
         """The outcomes of the trials that were finished before."""
-        outcomes = []
+        outcomes, by_number = [], {trial.number: trial for trial in trials}
         for number, row in self.over.items():
-            trial = trials[number]
+            if number not in by_number:  # of another batch of a search
+                continue
+            trial = by_number[number]
             if row["settings"] != trial.settings:  # of a population, whose numbers change
                 trial = trial.changed(row["settings"])
             found = row["status"], row["result"], row["score"], tuple(row["curve"])
@@ -162,11 +178,25 @@ class SweepFolder:
             outcomes.append(TrialResult(trial, *found, folder, reason))
         return outcomes
 
-    def forget(self) -> None:
-        """Forgets the trials that were finished before, which then start again."""
-        if self.over:
-            self.over.clear()
-            (self.path / RESULTS).unlink()
+    def forget(self, trials: Sequence[Trial]) -> None:
+        """Forgets those of the trials that were finished before, which then start again."""
+        forgotten = {trial.number for trial in trials} & self.over.keys()
+        if forgotten:
+            is_kept = lambda line: read_json(line)["trial"] not in forgotten
+            start_after(self.path / RESULTS, is_kept)
+            for number in forgotten:
+                del self.over[number]
+
+    def restate_trials(self, trials: Sequence[Trial]) -> None:
+        """Writes the plan again, with the trials that a search has proposed by now."""
+        if self.path is None:
+            return
+        plan = saved_sweep.read_plan(self.path)
+        plan["trials"] = _planned(trials)
+        text = json.dumps(plan, indent=1, default=str) + "\n"
+        temporary = own_files.temporary_beside(self.path / PLAN)
+        own_files.write_text(temporary, text)
+        temporary.replace(self.path / PLAN)
 
     def open_trial(
         self, trial: Trial, algorithm: Algorithm, settings: RunSettings, *, resumed: bool = False
@@ -226,7 +256,7 @@ class SweepFolder:
         except UsageError as error:
             say(f"{CURVES} is left out: {error}")
         else:
-            plots.draw(self.path / CURVES, sweep.by_settings(), sweep.metric)
+            plots.draw(self.path / CURVES, sweep.by_settings(), sweep.metric, sweep.mode)
             way = sweep.best_lineage()
             lineage_plots.draw(self.path / LINEAGE_PICTURE, sweep.lineage, sweep.outcomes, way)
 

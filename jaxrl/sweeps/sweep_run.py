@@ -26,7 +26,7 @@ class SweepRun(abc.ABC):
         self.trials, self.order, self.progress = list(trials), order, progress
         self.settings = order.trial_settings
         self.interrupt = StopSignal(progress.say)
-        self.sweep = Sweep([], order.metric, None)
+        self.sweep = Sweep([], order.metric, None, mode=order.mode)
         check_stop(order.stop, None)
         self.criteria = {path: least for path, least in order.stop.items() if path not in LIMITS}
 

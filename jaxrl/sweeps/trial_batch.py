@@ -28,7 +28,7 @@ from jaxrl.sweeps.trial_view import check_callbacks, refuse_numbers_of_the_host
 from jaxrl.sweeps.trials import Trial, TrialGroup, groups_of
 from jaxrl.sweeps.vmapped import Numbers, State, done_members, program_of
 
-NOT_CALLED = ("on_evaluate_end",)  # hooks: members are not evaluated
+NOT_CALLED = ("on_evaluate_start", "on_evaluate_end")  # hooks: members are not evaluated
 BLOCK = "block.json"  # of a saved block's folder, beside a run's folder for each member
 
 
@@ -75,6 +75,7 @@ class TrialBatch:
         self.reporters = []
         for trial, last in zip(self.trials, lasts, strict=True):
             self.reporters.append(Reporter(trial, self.algorithm, last, self.settings))
+            self.reporters[-1].begin()
         self._unended = list(self.reporters)
         self._evaluations: dict[int, Result] = {}  # the newest of each member
         self.seconds = self.compile_seconds = 0.0  # of the last `train`; of the program

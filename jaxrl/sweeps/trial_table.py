@@ -1,12 +1,11 @@
 """The table of a sweep's trials that a terminal shows while they train."""
 
-import math
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from rich.table import Table
 
-from jaxrl.sweeps.outcomes import TrialResult, short, shown
+from jaxrl.sweeps.outcomes import MAX, TrialResult, merit, short, shown
 from jaxrl.sweeps.trials import Trial
 
 # Beside the statuses of finished trials; one that waits is at its rung, others not yet.
@@ -25,7 +24,10 @@ class TrialRow(NamedTuple):
 
 
 def rows_of(
-    trials: Iterable[Trial], outcomes: Iterable[TrialResult], running: Iterable[TrialRow]
+    trials: Iterable[Trial],
+    outcomes: Iterable[TrialResult],
+    running: Iterable[TrialRow],
+    mode: str = MAX,
 ) -> list[TrialRow]:
     """A row for each trial, the best first; those without a score last."""
     rows = {trial.number: TrialRow(trial) for trial in trials}
@@ -33,7 +35,7 @@ def rows_of(
     for outcome in outcomes:
         found = outcome.trial, outcome.status, outcome.iterations, outcome.score
         rows[outcome.trial.number] = TrialRow(*found)
-    rank = lambda row: (-math.inf if row.score is None else row.score, row.status != PENDING)
+    rank = lambda row: (merit(row.score, mode), row.status != PENDING)
     return sorted(rows.values(), key=rank, reverse=True)
 
 

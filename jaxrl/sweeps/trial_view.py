@@ -10,7 +10,13 @@ from jaxrl.algorithms.config import AlgorithmConfig
 from jaxrl.algorithms.task_settings import refuse_what_the_host_does
 from jaxrl.core.errors import UsageError, unknown_result
 from jaxrl.rollout.episode_callbacks import has_hook, resolve_callbacks
-from jaxrl.rollout.hook_contract import EPISODE_HOOK, class_name
+from jaxrl.rollout.hook_contract import (
+    CREATED,
+    CUSTOM_EVALUATION,
+    EPISODE_HOOKS,
+    TRACED_HOOKS,
+    class_name,
+)
 from jaxrl.run.callbacks import LOGS, Callbacks, Training
 from jaxrl.run.inference.weights import PolicyAccess
 from jaxrl.run.results import Lifetime, Result
@@ -79,6 +85,12 @@ class TrialView(PolicyAccess):
         raise NoTrainer(_missing(name))
 
 
+OF_A_TRAINER = {  # hooks that a sweep would never call, and why
+    CREATED: "the environments of a sweep are compiled, and none of them is an object",
+    CUSTOM_EVALUATION: "trials of a sweep are evaluated by whole episodes",
+}
+
+
 def check_callbacks(config: AlgorithmConfig, never: Iterable[str] = ()) -> None:
     """Refuses callbacks with host hooks that are never called, before anything is compiled.
 
@@ -92,12 +104,18 @@ def check_callbacks(config: AlgorithmConfig, never: Iterable[str] = ()) -> None:
     refuse_what_the_host_does(config, "trials are trained together, in one program")
     for callback in resolve_callbacks(config.callbacks):
         name = type(callback).__qualname__
-        if has_hook(callback, EPISODE_HOOK, Callbacks):
-            raise UsageError(
-                f"callbacks {name}: {EPISODE_HOOK}(*, episode) needs a Trainer, which samples "
-                f"episodes; the trials of a sweep have none: write {EPISODE_HOOK}(self, data, "
-                "episode), which is traced into their program"
-            )
+        for hook in EPISODE_HOOKS:
+            if has_hook(callback, hook, Callbacks):
+                traced = hook if hook in TRACED_HOOKS else "on_episode_start"
+                arguments = ", ".join(("self", *TRACED_HOOKS[traced].usual))
+                raise UsageError(
+                    f"callbacks {name}: {hook}(*, episode) needs a Trainer, which samples episodes;"
+                    f" the trials of a sweep have none: write {traced}({arguments}), which is "
+                    "traced into their program"
+                )
+        for hook, why in OF_A_TRAINER.items():
+            if has_hook(callback, hook, Callbacks):
+                raise UsageError(f"callbacks {name}: {hook} needs a Trainer; {why}")
         for hook in never:
             if has_hook(callback, hook, Callbacks):
                 raise UsageError(

@@ -80,7 +80,8 @@ class TrialGroup:
         """The shapes of one member's first update; only traced, which takes a second."""
         key = jax.eval_shape(lambda: jax.random.key(0))
         # JAX keeps what it traced as long as the function is the same one.
-        return jax.eval_shape(_first_update_of(self.algorithm), key, *self.trials[0].numbers)
+        first_update = _first_update_of(self.static, self.env)
+        return jax.eval_shape(first_update, key, *self.trials[0].numbers)
 
 
 @functools.lru_cache(maxsize=16)
@@ -92,7 +93,9 @@ def _algorithm_of(static: Any, env: MultiAgentEnvironment) -> Algorithm:
 
 
 @functools.lru_cache(maxsize=16)
-def _first_update_of(algorithm: Algorithm) -> Callable[..., "Shapes"]:
+def _first_update_of(static: Any, env: MultiAgentEnvironment) -> Callable[..., "Shapes"]:
+    algorithm = _algorithm_of(static, env)
+
     def first_update(key, hypers, env_params):
         runner = algorithm.init(key, hypers, env_params)
         played, rollout = algorithm.collect(runner, env_params=env_params)

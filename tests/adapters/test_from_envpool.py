@@ -138,6 +138,12 @@ test_what_cannot_work_is_refused_in_one_line = refused_by(
         ("CartPole-v1", {"num_threads": "many"}, "num_threads must be a finite number"),
         (
             "CartPole-v1",
+            {"num_threads": 2**31},
+            "num_threads must be an integer .* to 1,024, not 2147",
+        ),
+        ("CartPole-v1", {"num_threads": -1}, "num_threads must be an integer .* to 1,024, not -1"),
+        (
+            "CartPole-v1",
             {"time_limit": "x"},
             "unknown time_limit 'x'.*known: terminates, truncates",
         ),
@@ -196,10 +202,19 @@ def test_a_resumed_run_begins_new_episodes_and_says_so(tmp_path, capsys):
     assert result["training_iteration"] == 8
 
 
-def test_sweeps_vmap_and_several_devices_are_refused_before_compiling():
+def test_the_trials_of_a_sweep_are_separate_runs(tmp_path):
+    run = ran(tmp_path, seed=2)
+    alone = run.last_result["env_runners"]["episode_return_mean"]
+    config = PPOConfig(**SMALL, seed=1)
+    done = sweep(config, seeds=2, run_dir=None, quiet=True)
+    assert [outcome.trial.config.seed for outcome in done.outcomes] == [1, 2]
+    assert done.outcomes[1].result["env_runners"]["episode_return_mean"] == alone
+    with refusal("halving=.* needs trials that train together: those over envpool:CartPole-v1"):
+        sweep(config, seeds=2, halving=2, run_dir=None, quiet=True)
+
+
+def test_vmap_and_several_devices_are_refused_before_compiling():
     config = PPOConfig(**SMALL)
-    with pytest.raises(UsageError, match="which envpool:CartPole-v1 cannot be part of"):
-        sweep(config, seeds=2)
     with pytest.raises(UsageError, match="cannot be vmapped"):
         jax.jit(jax.vmap(make_train(config))).lower(jax.random.split(jax.random.key(0)))
     with pytest.raises(UsageError, match="devices=2: envpool:CartPole-v1 trains on one device"):

@@ -1,6 +1,7 @@
 """Behaviour cloning and MARWIL on recorded episodes; numbers by hand, or from what was recorded."""
 
 import functools
+import json
 import math
 from pathlib import Path
 
@@ -11,10 +12,12 @@ import pytest
 
 import jaxrl
 from jaxrl import BCConfig, MARWILConfig, Trainer, UsageError, load_policy
+from jaxrl.algorithms.bc.summary import describe
 from jaxrl.algorithms.offline_data import checked
 from jaxrl.core.spaces import Box, Dict, Discrete
 from jaxrl.episodes import EpisodeWriter, MultiAgentEpisode, SingleAgentEpisode
 from jaxrl.ops.environment_actions import ActionForm
+from tests.episodes import rllib_batch_files
 from tests.probes import Joining, Leavers, TicTacToe, Twins
 
 pytest.importorskip("pyarrow")
@@ -104,6 +107,45 @@ def test_the_steps_of_a_folder_that_is_named_twice_count_twice(tmp_path):
     b = written(tmp_path / "b", [poles([1, 1])])
     (data,) = data_of(BCConfig(env="cartpole", input=[a, a, b], **SMALL))
     assert data.steps.action[0].tolist() == [0, 0, 0, 0, 1, 1]
+
+
+def test_steps_are_drawn_by_the_shares_of_their_folders_and_not_by_their_lengths(tmp_path):
+    short = written(tmp_path / "a", [poles([0])])
+    long = written(tmp_path / "b", [poles([1] * 9)])
+    shares = {short: 0.75, long: 0.25}
+    config = BCConfig(env="cartpole", input=shares, **{**SMALL, "train_batch_size": 4096})
+    algorithm = config.build()
+    steps = algorithm.collect(algorithm.init(jax.random.key(0)))[1][0].steps
+    assert abs(np.mean(steps.action == 0) - 0.75) < 0.03  # 4 standard deviations
+    times = np.asarray(steps.obs)[..., 0][steps.action == 1]
+    assert set(times.tolist()) == set(range(9))
+    assert dict(describe(config))["episodes"] == f"0.75 of {short}, 0.25 of {long}"
+    lists = json.loads(json.dumps(config.input))  # as a run's folder holds it
+    assert BCConfig(env="cartpole", input=lists).input == config.input
+
+
+def test_files_of_rllibs_are_the_same_data(tmp_path):
+    columns = rllib_batch_files.batch(0, 3, last="truncateds")
+    source = rllib_batch_files.written(tmp_path / "rllib", rllib_batch_files.line(columns))
+    parquet = written(tmp_path / "parquet", [poles([0, 1, 0], truncated=True)])
+    found, expected = (
+        data_of(MARWILConfig(env="cartpole", input=folder, **SMALL)) for folder in (source, parquet)
+    )
+    jax.tree.map(np.testing.assert_array_equal, found, expected)
+
+
+def test_steps_of_a_policy_that_one_agent_has_need_no_agent(tmp_path):
+    env = Twins()
+    obs = np.zeros((3, *env.observation_space(env.agents[0], env.default_params).shape))
+    episode = SingleAgentEpisode(
+        observations=obs, actions=[0, 0], rewards=[0.0, 0.0], module_id=env.agents[1],
+        len_lookback_buffer=0,
+    )  # fmt: skip
+    source = written(tmp_path, [episode])
+    policies = {"policies": "per-agent", "policies_to_train": [env.agents[1]]}
+    config = BCConfig(env=env, input=source, **policies, **SMALL)
+    assert sum(data.count.sum() for data in data_of(config) if data is not None) == 2
+    assert "set its agent_id" in refused(env=env, input=source, policies="shared")
 
 
 def sampled(config, number, explore=True):
@@ -320,14 +362,25 @@ def test_settings_and_data_that_cannot_work_are_refused_before_compiling(tmp_pat
     assert "input is missing" in refused(env="cartpole")
     assert "no episodes in" in refused(env="cartpole", input=str(tmp_path / "nowhere"))
     assert "set its agent_id" in refused(env="arena", input=cartpole_data)
+    nothing = rllib_batch_files.line(rllib_batch_files.batch(0, 0))
+    nothing = rllib_batch_files.written(tmp_path / "nothing", nothing)
+    shares = refused(env="cartpole", input={cartpole_data: 0.9, nothing: 0.1})
+    assert "holds no step of policy 'default_policy', which draws 0.1" in shares
     assert "have the shape (4,)" in refused(env="gymnax:Acrobot-v1", input=cartpole_data)
     assert "plays none" in refused(**of_poles, num_envs=4)
     assert "is no multiple of minibatch_size=16" in refused(**of_poles, train_batch_size=40)
     assert "takes no memory yet" in refused(**of_poles, use_gru=True)
     with pytest.raises(UsageError, match="trains on one device"):
         Trainer(BCConfig(**of_poles, **SMALL), run_dir=None, devices=2)
-    with pytest.raises(UsageError, match="must name recorded episodes"):
-        BCConfig(env="cartpole", input=5)
+    for wrong, says in [
+        (5, "must name recorded episodes"),
+        ([("a", 0.5), "b"], "must name recorded episodes"),
+        ({"a": 0.5, "b": 0.4}, "the shares must make 1 together, not 0.9"),
+        ({"a": 1.0, "b": 0.0}, r"input\['b'\]=0.0 must be a number in \(0, 1\]"),
+        ({"sampler": 0.5, "a": 0.5}, "nothing is played, so there is no 'sampler'"),
+    ]:
+        with pytest.raises(UsageError, match=says):
+            BCConfig(env="cartpole", input=wrong)
     with pytest.raises(UsageError, match="PPOConfig has it"):
         BCConfig(env="cartpole", num_epochs=4)
 

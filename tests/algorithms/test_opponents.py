@@ -484,7 +484,7 @@ def test_a_pool_needs_a_policy_that_is_not_trained_and_one_alike_that_is():
     with pytest.raises(UsageError, match="cannot play for 'wide': they have observation_space="):
         spaces.replace(opponents={"policy": "wide", "every": 1}).build()
     roles = PPOConfig.tuned("arena", policies_to_train=("pol2",), opponents={"every": 1})
-    with pytest.raises(UsageError, match="they have model=MLP, it needs CellMemory"):
+    with pytest.raises(UsageError, match="they have model=CellPair, it needs CellMemory"):
         roles.build()
     several = spaces.replace(opponents={"every": 1})
     with pytest.raises(UsageError, match=r"short, wide are not trained: say which by Opp"):

@@ -35,6 +35,11 @@ class PolicySpec:
         ({"conv_activation": "swish"}, {"conv_activation": "silu"}),
         ({"fcnet_activation": None}, {"fcnet_activation": "linear"}),
         ({"optimizer": {}}, {"optimizer": None}),
+        ({"optimizer": {"adam_epsilon": 1e-5}}, {"adam_epsilon": 1e-5}),
+        (
+            {"per_policy": {"pol1": {"optimizer": {"adam_epsilon": 1e-5}}}},
+            {"per_policy": {"pol1": {"optimizer": None, "adam_epsilon": 1e-5}}},
+        ),
         (
             {"model": {"fcnet_hiddens": [64], "use_lstm": True}},
             {"fcnet_hiddens": (64,), "use_lstm": True},
@@ -153,13 +158,17 @@ BAD = [
         "policies_to_train: the function raises ZeroDivisionError",
     ),
     ({"policies_to_train": {1, 2}}, r"policies_to_train=\{1, 2\} must hold names"),
+    (
+        {"optimizer": {"adam_epsilon": 1e-5}, "adam_epsilon": 1e-6},
+        r"adam_epsilon is given twice: in optimizer=\{\.\.\.\} and beside it",
+    ),
     ({"optimizer": {"type": "adam"}}, "optimizer=.* must be a function from the learning rate"),
     (
         {"train_batch_size": 4001},
         "train_batch_size=4001 is no product .* give num_envs or rollout_length",
     ),
     ({"fcnet_hiddens": {64, 32}}, "fcnet_hiddens=.* is a set: give a list"),
-    ({"env_args": {"a": {1, 2}}}, r"env_args=.* holds \{1, 2\}, a set: give a list"),
+    ({"env_args": {"width": {1, 2}}}, r"arena with height=10 and width=\{1, 2\}: both must be"),
     ({"lr": bytearray(b"x")}, "lr=.* is a bytearray: a setting must be hashable"),
     (
         {"num_envs": 2**31, "rollout_length": 1},

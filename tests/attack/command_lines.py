@@ -142,7 +142,10 @@ TAKEN = {
         "seeds": WHOLE,
         "stop_return": REAL | NOTHING,
         "metric": NOTHING,
+        "mode": set(),
         "halving": NOTHING | WHOLE,
+        "search": NOTHING,
+        "trials": NOTHING,
         "pbt": set(),
         "devices": set(),
         "batch_size": WHOLE,
@@ -172,6 +175,13 @@ TAKEN = {
         "checkpoint": set(),
         "opset": WHOLE | NOTHING,
         "names": set(),
+    },
+    "publish": PLAYING
+    | {
+        "to": PATH,
+        "checkpoint": set(),
+        "episodes": WHOLE,
+        **dict.fromkeys(("onnx", "private"), FLAG),
     },
     "serve": PLAYING
     | {

@@ -64,9 +64,12 @@ CONFIG = {
     "per_policy": EMPTY,
     "ignore_observations": EMPTY | TEXT | NOTHING,
     "fcnet_activation": NOTHING,
+    "fcnet_kernel_initializer_kwargs": EMPTY,
+    "fcnet_bias_initializer_kwargs": EMPTY,
     "conv_activation": NOTHING,
     "vf_clip_param": NUMBER | NOTHING | {"inf"},
     "grad_clip": NUMBER | NOTHING | {"inf"},
+    "clip_rewards": NUMBER | NOTHING | {"True"},
     "dual_clip": NUMBER | NOTHING | {"inf"},
     "target_kl": NUMBER | NOTHING | {"inf"},
     "fcnet_hiddens": {"[]", "{}"},
@@ -146,13 +149,13 @@ def configurations():
         "won_at": REAL | NOTHING,
     }
     yield from cases("OpponentPool", jaxrl.OpponentPool, pool)
-    for kind in ("StochasticSampling", "EpsilonGreedy", "GaussianNoise"):
+    for kind in ("StochasticSampling", "EpsilonGreedy", "GaussianNoise", "SoftQ"):
         made = getattr(exploration, kind)
         arguments = config_kinds(made)
         for name, taken in arguments.items():
             first = {"warmup_timesteps", "random_timesteps"}
             arguments[name] = NATURAL if name in first else WHOLE if "steps" in name else taken
-            if ("scale" in name and "steps" not in name) or name == "stddev":
+            if ("scale" in name and "steps" not in name) or name in ("stddev", "temperature"):
                 arguments[name] = POSITIVE
             if "epsilon" in name and "steps" not in name:
                 arguments[name] = SHARE | {"0"}
@@ -206,6 +209,12 @@ def environments():
     )
     yield from cases("check_env", jaxrl.check_env, {"env": set()}, env="method environment")
     yield from cases("ShuffledSeats", jaxrl.ShuffledSeats, {"env": set()}, env="environment")
+    stacking = partial(jaxrl.frame_stack, env="cartpole")
+    yield from cases("frame_stack", stacking, {"num_frames": WHOLE, "padding": set()})
+    transforming = partial(jaxrl.transform, env="cartpole", observation=lambda obs: obs)
+    functions = dict.fromkeys(("observation", "action", "reward"), NOTHING | {"class"})
+    spaces = dict.fromkeys(("observation_space", "action_space"), NOTHING)
+    yield from cases("transform", transforming, functions | spaces)
 
 
 def adapters():
@@ -258,7 +267,10 @@ def sweeping():
         "num_samples": WHOLE,
         "stop": MAPPING | NOTHING,
         "metric": NOTHING | TEXT,
+        "mode": set(),
         "halving": WHOLE | NOTHING,
+        "search": NOTHING,
+        "trials": NOTHING,
         "scheduler": NOTHING,
         "devices": WHOLE,
         "batch_size": WHOLE,
@@ -279,6 +291,13 @@ def sweeping():
         bounds = partial(made, low=1, high=10)
         arguments = {"low": whole if draw == "randint" else least, "high": {"5"}}
         yield from cases(draw, bounds, arguments, low=draw, high=draw)
+    integers = partial(jaxrl.lograndint, low=1, high=10)
+    bounds = {"low": {"5"}, "high": {"5"}}
+    yield from cases("lograndint", integers, bounds, low="lograndint", high="lograndint")
+    steps = partial(jaxrl.quniform, low=0, high=10, q=5)
+    bounds = {"low": {"0", "5", "-5"}, "high": {"5"}, "q": POSITIVE}
+    also = dict.fromkeys(("low", "high", "q"), "quniform")
+    yield from cases("quniform", steps, bounds, **also)
     for draw in ("choice", "grid_search"):
         many = {"array", "ragged", "[object]"}
         yield from cases(draw, getattr(jaxrl, draw), {"values": many}, values="choice grid")
@@ -458,6 +477,13 @@ def playing(run):
         "names": MAPPING | NOTHING,
     }
     yield from cases("export", loaded, arguments, path="ending")
+    arguments = {
+        "to": PATH,
+        "checkpoint": set(),
+        "episodes": WHOLE,
+        **dict.fromkeys(("onnx", "private", "trust"), FLAG),
+    }
+    yield from cases("publish", partial(jaxrl.publish, run, to="x"), arguments)
     resuming = lambda path: jaxrl.Trainer.from_checkpoint(path)
     yield from cases("from_checkpoint", resuming, {"path": set()}, path="folder run")
 

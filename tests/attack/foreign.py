@@ -22,6 +22,7 @@ EXAMPLES = {
     "jaxmarl": ("MPE_simple_spread_v3", "jaxmarl"),
     "jumanji": ("Snake-v1", "jumanji"),
     "navix": ("Navix-Empty-5x5-v0", "navix"),
+    "octax": ("brix", "octax"),
     "pettingzoo": ("butterfly/pistonball_v6", "pettingzoo"),
     "pgx": ("go_9x9", "pgx"),
     "playground": ("CartpoleBalance", "mujoco_playground"),

@@ -106,6 +106,6 @@ def test_the_clock_on_the_wall_is_asked_for_times_to_show_and_of_files_alone():
         for file in PACKAGE.rglob("*.py")
         if re.search(r"\btime\.time\(\)|datetime\.now|from time import", file.read_text())
     }
-    to_show = {"run/loop.py", "run/logging/tensorboard.py"}
+    to_show = {"run/loop.py", "run/logging/tensorboard.py", "run/logging/mlflow.py"}
     beside_times_of_files = {"replay/live_run.py", "run/recorder.py", "run/storage/own_files.py"}
     assert asked == to_show | beside_times_of_files

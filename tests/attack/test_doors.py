@@ -81,7 +81,27 @@ def certificate(folder, name, subject, days="1"):
     return files
 
 
-@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificates")
+needs_openssl = pytest.mark.skipif(
+    shutil.which("openssl") is None, reason="openssl makes the certificates"
+)
+
+
+@needs_openssl
+def test_a_server_sends_no_session_tickets(tmp_path):
+    served = certificate(tmp_path, "served", "IP:127.0.0.1")
+    trusting = ssl.create_default_context(cafile=str(served[0]))
+    with (
+        serving(certificate=served[0], private_key=served[1]) as server,
+        socket.create_connection(("127.0.0.1", server.port)) as plain,
+        trusting.wrap_socket(plain, server_hostname="127.0.0.1") as encrypted,
+    ):
+        encrypted.sendall(b"GET / HTTP/1.1\r\n\r\n")
+        assert encrypted.recv(100)
+        assert encrypted.version() == "TLSv1.3"
+        assert not encrypted.session.has_ticket
+
+
+@needs_openssl
 def test_a_wrong_certificate_a_wrong_name_and_no_tls_at_all_are_refused(tmp_path, token_file):
     served = certificate(tmp_path, "served", "IP:127.0.0.1")
     other = certificate(tmp_path, "other", "IP:127.0.0.1")

@@ -47,6 +47,7 @@ def bases(run):
         "sweep": (*training, "--seeds", "2"),
         "evaluate": (str(run), "--episodes", "1"),
         "export": (str(run), "--out", "x.npz"),
+        "publish": (str(run), "--to", "x"),
         "episodes": (str(run / "episodes"),),
     }
 

@@ -23,9 +23,10 @@ from jaxrl.core.spaces import Box
 from jaxrl.episodes import EpisodeWriter, MultiAgentEpisode, SingleAgentEpisode, read_episodes
 from jaxrl.episodes.minari_datasets import to_minari
 from jaxrl.export.numpy_policy import NumpyPolicy
+from jaxrl.publishing.publish import MARK, _move
 from jaxrl.replay.live_run import LiveRun
 from jaxrl.replay.server import LiveServer
-from jaxrl.run.logging.wandb import _known_id
+from jaxrl.run.logging.tracker import known_id
 from jaxrl.run.storage import checkpoint, run_folder, runs
 from jaxrl.serving.server import ServerSettings
 from jaxrl.serving.session import BatchedPolicy, ServedPolicies, Session
@@ -148,12 +149,12 @@ def minari_dataset(attack):
             to_minari([episode], name)
 
 
-def wandb_id(attack):
-    file = attack.folder / "wandb_run_id"
+def tracker_id(attack):
+    file = attack.folder / "mlflow_run_id"
     file.write_text(attack.name, errors="surrogatepass")
     if attack.name != "link":
         with pytest.raises(jaxrl.UsageError, match="no id of a run"):
-            _known_id(file)
+            known_id(file, "MLflow")
 
 
 def checkpoints_files(attack):
@@ -257,6 +258,17 @@ def exported(attack):
         NumpyPolicy(attack.folder / "policy.npz")
 
 
+def published_again(attack):
+    """A stranger's folder that is taken for an earlier publication."""
+    folder, unfinished = attack.folder / "published", attack.folder / "unfinished"
+    for made in (folder, unfinished):
+        made.mkdir()
+    (folder / MARK).write_text(json.dumps({"files": [attack.name, f"../{attack.name}"]}))
+    (unfinished / "README.md").write_text("new")
+    _move(unfinished, folder)
+    assert (folder / "README.md").read_text() == "new"
+
+
 def of_episodes(attack):
     """Agents, policies and environments of an episode file, which is read and written again."""
     try:
@@ -279,11 +291,12 @@ PLACES = {
     "`opponents`, `init_from`: policies of other runs": other_runs,
     "`input`: recorded episodes": recorded,
     "`minari:NAME`, a policy's name in a dataset's": minari_dataset,
-    "id of a run at Weights & Biases": wandb_id,
+    "id of a run at a tracker": tracker_id,
     "files and arrays of a checkpoint, with their digests": checkpoints_files,
     "trials of a sweep": trials,
     "folders of runs and checkpoints, event files of TensorBoard": folders_beside,
     "arrays of an exported `.npz`": exported,
+    "files of a published folder that is published to again": published_again,
     "agents, policies and environments of an episode file": of_episodes,
     "policies, episodes": messages,
     "address of the page of `jaxrl watch`": page_address,

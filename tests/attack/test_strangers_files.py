@@ -158,7 +158,8 @@ def test_a_log_that_becomes_a_link_while_training_is_not_written_through(run, vi
     settings = {"output": copy / "episodes", "loggers": ("jsonl",), **QUIET}
     with jaxrl.Trainer.from_checkpoint(copy, **settings) as trainer:
         trainer.train()
-        (copy / "metrics.jsonl").unlink()
-        (copy / "metrics.jsonl").symlink_to(victim / "notes.txt")
+        link = copy / "link"
+        link.symlink_to(victim / "notes.txt")
+        link.replace(copy / "metrics.jsonl")  # at once: rows are written beside the training
         trainer.train()
     assert is_untouched(victim)

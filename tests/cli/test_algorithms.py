@@ -31,7 +31,7 @@ VALUES = {
 GIVEN = st.fixed_dictionaries(
     {}, optional={name: st.sampled_from(values) for name, values in VALUES.items()}
 )
-FEW = tries(max_examples=25, deadline=None)
+FEW = tries(max_examples=25)
 SPACES = {"observation_space": "Box(-1, 1, 3)", "action_space": "Discrete(2)"}
 
 

@@ -34,7 +34,7 @@ def test_every_flag_of_the_long_commands_belongs_to_exactly_one_group(command):
 
 def test_a_setting_stands_in_the_group_of_what_its_class_declares_before_it():
     loss = pages.groups_of(FLAGS["train"])["loss"]
-    assert loss[:4] == ["lr", "gamma", "lambda_", "clip_param"]
+    assert loss[:5] == ["lr", "gamma", "lambda_", "use_critic", "clip_param"]
 
     @algorithm_config
     class Regularised(PPOConfig):
@@ -89,7 +89,7 @@ def test_help_names_the_run_in_the_usage_line_and_what_each_flag_takes(capsys):
     assert "VALUE" not in forms
 
 
-TAKE_A_RUN = ("evaluate", "rollout", "render", "export", "serve", "watch", "plot")
+TAKE_A_RUN = ("evaluate", "rollout", "render", "export", "publish", "serve", "watch", "plot")
 
 
 @pytest.mark.parametrize("command", TAKE_A_RUN)
@@ -113,7 +113,7 @@ def test_a_default_of_none_says_what_none_means_and_no_default_is_not_shown(comm
 def test_the_default_of_settings_by_policy_is_written_as_its_flag(capsys):
     shown = " ".join(page(capsys, "train", "--help-all").split())
     network = "jaxrl.envs.networks.cell_memory:CellMemory(height=10, width=10)"
-    assert f"(default: pol1.model={network} pol1.max_seq_len=1)" in shown
+    assert f"(default: pol1.model={network} pol1.max_seq_len=1 pol1.entropy_coeff=0.01" in shown
 
 
 def test_rollout_is_evaluate_by_the_name_that_was_typed(capsys):

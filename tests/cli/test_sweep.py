@@ -4,6 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from jaxrl.cli.algorithms import config_of
@@ -45,9 +46,12 @@ def test_a_grid_is_values_between_commas():
 
 def test_a_distribution_is_named_with_its_bounds():
     found = draws_of("random", ["lr=loguniform:1e-5:1e-2", "clip_param=choice:0.1:0.2:0.3"])
+    found |= draws_of("random", ["gamma=quniform:0.9:1:0.05", "num_epochs=lograndint:1:9"])
     for settings in settings_of(found, 20):
         assert 1e-5 <= settings["lr"] <= 1e-2
         assert settings["clip_param"] in (0.1, 0.2, 0.3)
+        assert np.isclose(settings["gamma"], [0.9, 0.95, 1]).any()
+        assert settings["num_epochs"] in range(1, 9)
 
 
 def test_population_based_training_has_a_flag_for_each_of_its_settings():
@@ -90,6 +94,7 @@ test_what_it_does_not_understand_it_says = refused(
         (lambda: draws_of("random", ["num_epochs=randint:1.5:3"]), "both bounds must be integers"),
         (lambda: draws_of("random", ["lr=lognormal:1:2"]), "unknown distribution 'lognormal'"),
         (lambda: draws_of("random", ["lr=uniform:1"]), "takes two bounds"),
+        (lambda: draws_of("random", ["lr=quniform:0:1"]), "bounds and Q, quniform:LOW:HIGH:Q"),
         (lambda: draws_of("random", ["lr=uniform:2:1"]), "low < high"),
     ]
 )

@@ -73,7 +73,8 @@ def test_cloning_has_the_tuned_networks_but_those_with_memory():
     line = "--algorithm bc --input data --env"
     config = config_of(f"{line} arena --per-policy pol2.lr=0.5")
     assert config.fcnet_hiddens == (64, 64)
-    assert config.to_dict()["per_policy"] == {"pol2": {"lr": 0.5}}
+    hunter = {"model": PPOConfig.tuned("arena").for_policy("pol2").model, "lr": 0.5}
+    assert config.to_dict()["per_policy"] == {"pol2": hunter}
     assert config_of(f"{line} waterworld").model
     assert config_of(f"{line} waterworld --fcnet-hiddens 8").model is None
     model = PPOConfig.tuned("arena").for_policy("pol1").model
@@ -291,8 +292,8 @@ def test_paths_are_taken_as_they_are_written():
 def test_a_run_begins_with_rllibs_configuration_and_flags_win(tmp_path):
     path = tmp_path / "params.json"
     rllib = {"env": "MultiAgentArena", "env_config": {"width": 6}, "lr": 0.1, "gamma": 0.9}
-    path.write_text(json.dumps({**rllib, "num_workers": 4, "clip_rewards": True}))
-    line = ["--rllib-config", str(path), "--ignore", "clip_rewards", "--lr", "0.2"]
+    path.write_text(json.dumps({**rllib, "num_workers": 4, "soft_horizon": True}))
+    line = ["--rllib-config", str(path), "--ignore", "soft_horizon", "--lr", "0.2"]
     order = parse([*line, "--env-args", "height=5", "--stop-return", "9", "--keep", "1"])
     expected = {"num_envs": 4, "rollout_length": 1000, "lr": 0.2, "gamma": 0.9}
     assert order.config == PPOConfig(
@@ -302,11 +303,12 @@ def test_a_run_begins_with_rllibs_configuration_and_flags_win(tmp_path):
         **expected,
     )
     assert order.settings == {"keep": 1, "stop": {"env_runners/episode_return_mean": 9}}
-    assert "clip_rewards=True" in order.table
+    assert "soft_horizon=True" in order.table
     assert order.source == f"RLlib's of {path}, but lr=0.2, keep=1, stop_return=9"
     for words, message in (
-        (["--rllib-config", str(path)], "it changes the result: clip_rewards=True"),
-        (["--ignore", "clip_rewards"], "--ignore goes with --rllib-config FILE"),
+        (["--rllib-config", str(path)], "it changes the result: soft_horizon=True"),
+        (["--ignore", "soft_horizon"], "--ignore goes with --rllib-config FILE"),
+        (["file", "tuned.yaml"], "unexpected argument 'file'; -f FILE reads an experiment"),
         ([*line, "--resume", "run"], "begins a run of PPO: leave out --resume"),
         ([*line, "--tuned"], "begins a run of PPO: leave out --tuned"),
         ([*line, "--algorithm", "bc"], "begins a run of PPO: leave out --algorithm"),

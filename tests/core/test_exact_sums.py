@@ -59,7 +59,7 @@ def test_a_number_that_is_not_finite_leaves_a_sum_that_is_not(value):
     np.testing.assert_equal(float(total(jnp.array([1.0, value]))[0]), value)
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(hnp.arrays(np.float32, 64, elements=FINITE))
 def test_many_numbers_add_up_as_fractions_do(values):
     rounded, lower = jax.device_get(_total(values))

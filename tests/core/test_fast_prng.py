@@ -34,7 +34,7 @@ DRAWS = {
 
 @pytest.mark.parametrize("draw", DRAWS.values(), ids=DRAWS)
 @given(seed=st.integers(0, 2**32 - 1))
-@settings(max_examples=5, deadline=None)
+@settings(max_examples=5)
 def test_every_draw_is_jax_randoms_own(draw, seed):
     key = jax.random.key(np.uint32(seed), impl="threefry2x32")
     np.testing.assert_array_equal(draw(to_fast_key(key)), draw(key))

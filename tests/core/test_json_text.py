@@ -31,6 +31,13 @@ def test_depth_is_bounded_and_breadth_is_not(begin, end):
     assert len(read_json(f"[{','.join(['[1]'] * 100_000)}]")) == 100_000
 
 
+def test_an_integer_has_300_digits_at_most_beside_its_sign():
+    assert read_json("-" + "9" * 300) == -int("9" * 300)
+    for text in ("9" * 301, "-" + "9" * 301):
+        with pytest.raises(ValueError, match="301 digits"):
+            read_json(text)
+
+
 @pytest.mark.parametrize("text", ["", "[1", "\ufeff1", "1 2", "1" * 10_000, b"\xff\xff"])
 def test_other_texts_are_value_errors(text):
     with pytest.raises(ValueError):

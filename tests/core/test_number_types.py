@@ -61,7 +61,7 @@ def wrapped(array, dtype):
         return array.astype(dtype)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(ARRAYS, st.sampled_from(TYPES))
 def test_numbers_are_kept_or_refused(array, dtype):
     cast, view = wrapped(array, dtype), np.zeros(array.shape, dtype)

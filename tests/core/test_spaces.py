@@ -26,7 +26,7 @@ from jaxrl.core.spaces import (
 from tests.messages import refusal, refused
 from tests.spaces_strategy import is_equal, member, trees
 
-FEW = settings(max_examples=15, deadline=None, derandomize=True)
+FEW = settings(max_examples=15, derandomize=True)
 SEEDS = st.integers(0, 2**31 - 1)
 COUNTS = st.integers(1, 10**6)
 BOUNDS = st.one_of(st.just(np.inf), st.floats(-1e6, 1e6, width=32))

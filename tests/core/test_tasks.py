@@ -8,7 +8,8 @@ import pytest
 from jaxrl import BatchedEnvironment, PPOConfig, UsageError, check_env, make
 from jaxrl.core.env import Solo, lift, raw_reset, raw_step, stack_agents
 from jaxrl.core.env_contract import require_trainable
-from jaxrl.core.tasks import Distribution, Randomization, distribution_of, per_episode, without_task
+from jaxrl.core.tasks import Distribution, Randomization, distribution_of, per_episode
+from jaxrl.core.wrapped_env import without_task
 from tests.core.environments import Corridor, Pair, Params, Relay, Trio
 from tests.messages import refused_by
 

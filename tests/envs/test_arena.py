@@ -239,7 +239,7 @@ cell_numbers = st.integers(0, 5 * 13 - 1)
 actions = st.integers(0, 3)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.tuples(cell_numbers, cell_numbers).filter(lambda pair: pair[0] != pair[1]),
     st.tuples(actions, actions),
@@ -254,7 +254,7 @@ def test_agents_swap_with_their_coin_and_never_share_a_cell(pair, pair_of_action
     assert there[0] != there[1]
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.lists(st.tuples(st.integers(0, 99), st.booleans()), max_size=40))
 def test_visited_words_are_a_set_of_cells(entered):
     words, cells = jnp.zeros(4, jnp.uint32), set()

@@ -114,7 +114,7 @@ def test_positions_move_by_the_velocities_before_the_push():
     np.testing.assert_allclose(motion[jnp.array([0, 2])], [1.0 + 0.02 * 2.0, 0.02 * 3.0], rtol=1e-6)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.lists(st.floats(-2, 2, width=32), min_size=4, max_size=4), st.sampled_from([-10.0, 10.0]))
 def test_the_mirrored_push_gives_the_mirrored_motion(motion, force):
     motion, force = jnp.array(motion, jnp.float32), jnp.float32(force)

@@ -142,7 +142,7 @@ STEPS = [
 
 
 @pytest.mark.long
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.integers(0, len(WORLDS) - 1), st.integers(0, 2**32 - 1), st.integers(0, 3))
 def test_steps_from_anywhere_agree_with_the_rules_in_plain_numpy(index, seed, crowding):
     env, params = made(**WORLDS[index])

@@ -276,7 +276,7 @@ def test_any_step_is_that_of_the_rules_in_plain_numpy(config):
     step = stepper(env)
     compared = []
 
-    @settings(max_examples=5, deadline=None)
+    @settings(max_examples=5)
     @given(st.integers(0, 2**32 - 1))
     def check(seed):
         random = np.random.default_rng(seed)

@@ -55,6 +55,14 @@ def test_actions_are_at_the_environment_step_of_the_observation_that_they_answer
     assert (episode.env_steps(), episode.agent_steps()) == (4, 2)
 
 
+def test_each_agents_own_steps_are_found_by_those_of_the_environment():
+    steps = turns().env_t_to_agent_t
+    assert steps == {"a": (0, "S", 1, "S", "S"), "b": ("S", 0, "S", 1, "S")}
+    assert turns()[2:].env_t_to_agent_t == {"a": (1, "S", "S"), "b": ("S", 1, "S")}
+    with pytest.raises(TypeError, match="mappingproxy"):
+        steps["c"] = ()
+
+
 def test_fill_stands_where_an_agent_has_nothing():
     episode = turns()
     expected = {"a": [10, -1, 12, -1, -1], "b": [-1, 11, -1, 13, -1]}
@@ -193,6 +201,14 @@ def drawn_world(seed, steps):
         if not drawing.is_over:
             drawing.step_all()
     return drawing.program
+
+
+def test_a_sample_batch_is_by_agent_of_those_that_have_a_step():
+    episode = MultiAgentEpisode("id")
+    episode.add_env_reset(observations={"a": 1, "b": 2})
+    episode.add_env_step({"a": 3}, {"a": 0}, {"a": 1.0})
+    batches = episode.get_sample_batch()
+    assert list(batches) == ["a"] and batches["a"]["new_obs"].tolist() == [3]
 
 
 def played(program, cut_after=()):

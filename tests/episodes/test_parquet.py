@@ -106,7 +106,7 @@ def test_observations_of_every_space_are_read_as_they_were_written(tmp_path, obs
     assert_equal(read.get_state(), episode.get_state())
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(histories())
 def test_agents_that_wait_join_late_or_leave_are_read_as_they_were(history):
     arrays, world_ends = history
@@ -152,6 +152,44 @@ def test_rows_have_rllibs_column_names(tmp_path):
         "truncateds": False,
     }
     assert [row["terminateds"] for row in rows] == [False, False, True]
+
+
+def remarked(custom_data):
+    episode = of_steps(1)
+    episode.custom_data = custom_data
+    return episode
+
+
+def test_of_infos_plain_data_are_kept_and_a_line_says_what_is_left_out(tmp_path):
+    info = {"x": np.float32(0.5), "place": np.array([[1, 2]]), "env": object(), "all": {"n": 1}}
+    episode = of_steps(1, infos=[{}, info])
+    with pytest.warns(UserWarning, match="'env', of type object, is left out"):
+        (read,) = written_and_read(tmp_path, episode)
+    assert read.get_infos() == [{}, {"x": 0.5, "place": [[1, 2]], "all": {"n": 1}}]
+    assert episode.get_infos(-1)["env"] is info["env"]
+
+
+def nested(depth):
+    return [nested(depth - 1)] if depth else 1
+
+
+def test_infos_that_a_reader_would_refuse_are_left_out_and_all_others_are_read_again(tmp_path):
+    refused = {
+        "half": "\ud800",
+        "\ud800": 1.0,
+        "deep": nested(120),
+        "too deep in the file": nested(96),
+        "long": 10**400,
+        "longer": 10**5000,
+    }
+    held = {"deep": nested(95), "long": 10**299, "text": "\U0001f600", "none": None, "é": 0.5}
+    with pytest.warns(UserWarning) as warned:
+        (read,) = written_and_read(tmp_path, of_steps(1, infos=[refused, held]))
+    assert read.get_infos() == [{}, held]
+    found = [str(warning.message) for warning in warned]
+    for name, text in zip(refused, found, strict=True):
+        assert f"{name!r}, of type" in text and "\n" not in text
+    assert "is left out: it has half of a character" in found[0]
 
 
 def test_infos_and_an_episode_that_goes_on_are_kept(tmp_path):
@@ -283,7 +321,10 @@ def test_a_file_with_one_bit_changed_is_refused_or_read_as_it_was_written(tmp_pa
     [
         (lambda: SingleAgentEpisode("id"), "id cannot be stored: it does not begin with its reset"),
         (lambda: of_steps(4)[2:], "id cannot be stored: it does not begin with its reset"),
-        (lambda: of_steps(1, infos=[{}, {"x": {1}}]), "must be what JSON holds"),
+        (lambda: remarked({"x": {1}}), "its custom_data must be what JSON holds"),
+        (lambda: remarked({"x": "\ud800"}), "its custom_data must be what JSON holds: it has half"),
+        (lambda: remarked(nested(120)), "its custom_data must be what JSON holds: it is nested"),
+        (lambda: remarked(10**5000), "its custom_data must be what JSON holds: Exceeds the limit"),
         (lambda: turns()[:1], "agent 'white' has no step, or an action that waits"),
         (lambda: of_steps(1, agent_id=3), "agent 3 is not named by a string"),
         (lambda: of_steps(1, extra_model_outputs={"obs": [1]}), "'obs' is no name for an extra"),

@@ -49,7 +49,7 @@ def rllib_library():
 @pytest.mark.filterwarnings("ignore")  # RLlib's and Gymnasium's
 @pytest.mark.parametrize("draw", [draw_single, draw_multi])
 def test_new_programs_give_rllibs_answers(rllib_library, draw):
-    @settings(max_examples=500, deadline=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=500, suppress_health_check=list(HealthCheck))
     @given(st.randoms(use_true_random=False))
     def check(random):
         program = json.loads(json.dumps(draw(random)))

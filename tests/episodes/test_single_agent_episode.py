@@ -131,6 +131,34 @@ def test_a_state_gives_an_equal_episode():
     assert state["custom_data"] == {"seen": [1]}
 
 
+def test_a_sample_batch_has_the_steps_as_columns_without_the_lookback():
+    episode = SingleAgentEpisode(
+        "id",
+        observations=[{"x": 5}, {"x": 6}, {"x": 7}, {"x": 8}],
+        infos=[{}, {"a": 1}, {}, {}],
+        actions=[0, 1, 0],
+        rewards=[1.0, 2.0, 3.0],
+        terminated=True,
+        extra_model_outputs={"logp": [0.0, 0.1, 0.2]},
+        t_started=11,
+        len_lookback_buffer=1,
+    )
+    batch = episode.get_sample_batch()
+    batch |= {"obs": batch["obs"]["x"], "new_obs": batch["new_obs"]["x"]}
+    assert {name: list(column) for name, column in batch.items()} == {
+        "eps_id": ["id", "id"],
+        "t": [11, 12],
+        "obs": [6, 7],
+        "actions": [1, 0],
+        "rewards": [2.0, 3.0],
+        "new_obs": [7, 8],
+        "terminateds": [False, True],
+        "truncateds": [False, False],
+        "infos": [{"a": 1}, {}],
+        "logp": [0.1, 0.2],
+    }
+
+
 def test_temporary_data_end_with_to_numpy():
     episode = episode_of(1)
     episode.add_temporary_timestep_data("frames", 1)

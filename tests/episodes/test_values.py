@@ -5,8 +5,9 @@ import collections
 import numpy as np
 import pytest
 
+from jaxrl.core.value_copies import owned
 from jaxrl.episodes import EpisodeWriter, MultiAgentEpisode, SingleAgentEpisode, read_episodes
-from jaxrl.episodes.values import leaves, owned
+from jaxrl.episodes.values import leaves
 
 
 class Reused:

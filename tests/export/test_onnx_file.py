@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import jax
@@ -83,14 +84,33 @@ HOME = os.environ.get("ONNXRUNTIME_HOME")
 PAGE = Path(__file__).parents[2] / "docs" / "export.md"
 
 
+def build_as_the_page_says(folder):
+    """Builds `play` of `play.cpp` by the page's own command; warnings are errors."""
+    (command,) = re.findall(r"^g\+\+ .*?-o play$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    subprocess.run(f"{command} -Wall -Werror", shell=True, cwd=folder, check=True)
+
+
+@pytest.mark.skipif(not shutil.which("g++"), reason="there is no g++")
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="how Linux names a library")
+def test_a_program_that_the_page_builds_finds_its_library_from_any_folder(tmp_path):
+    library = tmp_path / "onnxruntime" / "lib" / "libonnxruntime.so.1"
+    library.parent.mkdir(parents=True)
+    (tmp_path / "library.cpp").write_text("int answer() { return 42; }")
+    words = ["g++", "-shared", "-fPIC", f"-Wl,-soname,{library.name}", "library.cpp", "-o", library]
+    subprocess.run(words, cwd=tmp_path, check=True)
+    library.with_suffix("").symlink_to(library.name)
+    (tmp_path / "play.cpp").write_text("int answer(); int main() { return answer(); }")
+    build_as_the_page_says(tmp_path)
+    assert subprocess.run([tmp_path / "play"], cwd="/").returncode == 42
+
+
 @pytest.mark.skipif(not HOME, reason="ONNXRUNTIME_HOME names no folder of onnxruntime's release")
 @pytest.mark.skipif(not shutil.which("g++"), reason="there is no g++")
 def test_the_program_in_cpp_of_the_page_acts_as_the_policy(tmp_path):
     (program,) = re.findall(r"^```cpp\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
     (tmp_path / "play.cpp").write_text(program)
-    folders = [f"-I{HOME}/include", f"-L{HOME}/lib", f"-Wl,-rpath,{HOME}/lib"]
-    words = ["g++", "-std=c++17", "-Wall", "-Werror", "play.cpp", *folders]
-    subprocess.run([*words, "-lonnxruntime", "-o", "play"], cwd=tmp_path, check=True)
+    (tmp_path / "onnxruntime").symlink_to(HOME)
+    build_as_the_page_says(tmp_path)
     spec = PPOConfig(env="arena", fcnet_hiddens=(8,)).build().policy_specs[0]
     acted, expected = [], []
     for seed in range(4):

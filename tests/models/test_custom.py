@@ -11,7 +11,8 @@ from jaxrl.core.errors import UsageError
 from jaxrl.core.spaces import Box, Dict, Discrete, MultiDiscrete
 from jaxrl.models.custom import custom_model
 from jaxrl.models.mlp import MLP
-from jaxrl.models.model import has_memory, model_table
+from jaxrl.models.model import has_memory, model_table, num_parameters
+from jaxrl.models.random_policy import RandomPolicy
 from jaxrl.ops.distributions import Categorical, DiagGaussian
 
 KEY, OBS, ACTIONS = jax.random.key(0), Box(-1.0, 1.0, (2, 3)), Discrete(4)
@@ -252,3 +253,10 @@ def test_checking_a_model_computes_nothing():
 
     custom_model(Watched(), OBS, ACTIONS)
     assert traced and all(traced)
+
+
+def test_a_random_policy_has_no_parameters_and_all_actions_are_equally_likely():
+    model = custom_model(RandomPolicy, OBS, MultiDiscrete((2, 3)))
+    distribution, value = model.apply(model.init(KEY), jnp.ones((5, *OBS.shape)))
+    np.testing.assert_allclose(distribution.entropy(), np.log(6) * np.ones(5), rtol=1e-6)
+    assert num_parameters(model) == 0 and not value.any()

@@ -86,7 +86,7 @@ def test_the_forget_gate_starts_open():
 
 
 @pytest.mark.parametrize("name", CORES)
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(data=st.data())
 def test_episodes_back_to_back_in_one_sequence_give_what_each_gives_apart(name, data):
     """Whatever episodes begin where, after a carry of anything: rows, and the carry at the end."""

@@ -32,7 +32,7 @@ def bits(tree):
 
 
 @pytest.mark.long
-@settings(deadline=None, max_examples=10)
+@settings(max_examples=10)
 @given(arrays=st.lists(ARRAYS, max_size=5), seed=st.integers(0, 99))
 def test_every_bit_comes_back_whoever_writes_and_whoever_reads(arrays, seed):
     tree = tree_of(arrays, seed)

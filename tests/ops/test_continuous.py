@@ -20,7 +20,7 @@ from tests.messages import refusal
 KEY = jax.random.key(0)
 KINDS = ("gaussian", "beta", "squashed_gaussian")
 noise_of = jax.jit(sampling_noise, static_argnums=(0, 2, 3))
-few = settings(max_examples=10, deadline=None, derandomize=True)
+few = settings(max_examples=10, derandomize=True)
 
 
 def several(low, high, size=3):

@@ -25,7 +25,7 @@ from jaxrl.ops.environment_actions import ActionForm
 
 NVEC = (2, 3)
 KEY = jax.random.key(0)
-few = settings(max_examples=15, deadline=None, database=None)
+few = settings(max_examples=15, database=None)
 
 
 def rows(num_logits):

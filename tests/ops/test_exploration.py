@@ -14,6 +14,7 @@ from jaxrl.ops.exploration import (
     Explored,
     GaussianNoise,
     Random,
+    SoftQ,
     StochasticSampling,
     act_greedily,
     exploration_of,
@@ -64,6 +65,8 @@ def test_impossible_actions_are_never_explored():
     for exploration, expected in (
         (EpsilonGreedy(initial_epsilon=0.5), [0.0, 0.25, 0.75]),
         (Random(), [0.0, 0.5, 0.5]),
+        (SoftQ(temperature=1 / np.log(3)), [0.0, 0.25, 0.75]),  # 3^0 and 3^1
+        (SoftQ(temperature=1e6), [0.0, 0.5, 0.5]),
         (StochasticSampling(random_timesteps=9), [0.0, 0.5, 0.5]),
     ):
         found, recorded = shares(exploration, policy)
@@ -78,6 +81,18 @@ def test_random_timesteps_end():
         found, recorded = shares(exploration, of_rows(LOGITS), env_steps)
         np.testing.assert_allclose(recorded, expected, atol=1e-6)
         np.testing.assert_allclose(found, expected, atol=0.015)
+
+
+def test_softq_samples_at_a_temperature_after_its_random_steps():
+    exploration = SoftQ(temperature=1 / np.log(2), random_timesteps=10)
+    # Logits 2, 0 and 1: powers of 2, which add up to 7.
+    for env_steps, expected in ((9, [1 / 3] * 3), (10, [4 / 7, 1 / 7, 2 / 7])):
+        found, recorded = shares(exploration, of_rows(LOGITS), env_steps)
+        np.testing.assert_allclose(recorded, expected, atol=1e-6)
+        np.testing.assert_allclose(found, expected, atol=0.015)
+    several = MultiCategorical(jnp.array([[3.0, 0.0, 2.0, 0.0, 1.0]]), (2, 3))
+    softened = SoftQ(temperature=1 / np.log(2))(several, jnp.float32(0)).probabilities()
+    np.testing.assert_allclose(softened, [[8 / 9, 1 / 9, 4 / 7, 1 / 7, 2 / 7]], rtol=1e-6)
 
 
 def test_several_integers_are_explored_each_by_itself():
@@ -133,6 +148,9 @@ def test_rllibs_mapping_is_read():
     assert read_exploration("exploration_config", pairs) == EpsilonGreedy(epsilon_timesteps=500)
     assert read_exploration("exploration_config", (("type", "StochasticSampling"),)) is None
     assert read_exploration("exploration_config", ()) is None
+    pairs = (("type", "SoftQ"), ("temperature", 0.5))
+    assert read_exploration("exploration_config", pairs) == SoftQ(temperature=0.5)
+    assert read_exploration("exploration_config", (("type", "SoftQ"),)) is None  # samples
     assert read_exploration("exploration_config", act_greedily) is act_greedily
 
 
@@ -149,6 +167,8 @@ test_what_cannot_work_is_refused = refused_by(
         ((("type", "Random"), ("epsilon", 1)), INTEGERS, "unknown argument 'epsilon'"),
         ((("epsilon", 1),), INTEGERS, "must be a mapping such as"),
         ((("type", "EpsilonGreedy"),), NUMBERS, "EpsilonGreedy is for integer actions"),
+        ((("type", "SoftQ"), ("temperature", 2)), NUMBERS, "SoftQ is for integer actions"),
+        ((("type", "SoftQ"), ("temperature", 0)), INTEGERS, "temperature=0 must be a number > 0"),
         ((("type", "GaussianNoise"),), SEVERAL, "GaussianNoise is for Box actions"),
         ((("type", "Random"),), UNBOUNDED, "Random draws random actions of integers, or of a Box"),
         ((("type", "EpsilonGreedy"), ("final_epsilon", 2)), INTEGERS, "final_epsilon=2 must be"),

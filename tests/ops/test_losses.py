@@ -15,7 +15,7 @@ from jaxrl.ops.losses import (
     value_loss,
 )
 
-few = settings(max_examples=10, deadline=None, derandomize=True)
+few = settings(max_examples=10, derandomize=True)
 
 # Ratios 2, 2, 1/2, 1/2, 1.1, 1.1 of advantage +1 and -1 each, clipped to 0.7 ... 1.3.
 RATIOS = np.float32([2, 2, 0.5, 0.5, 1.1, 1.1])

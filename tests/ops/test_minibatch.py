@@ -45,7 +45,7 @@ def test_every_row_comes_exactly_once_an_epoch(num_rows):
     assert_every_epoch_is_a_permutation(minibatches, num_rows, 3)
 
 
-@settings(max_examples=8, deadline=None, database=None)
+@settings(max_examples=8, database=None)
 @given(st.data())
 def test_every_row_comes_exactly_once_an_epoch_whatever_the_sizes(data):
     num_rows = data.draw(st.integers(1, 700))

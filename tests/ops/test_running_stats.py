@@ -16,7 +16,7 @@ from jaxrl.ops.running_stats import (
     update,
 )
 
-few = settings(max_examples=10, deadline=None, database=None)
+few = settings(max_examples=10, database=None)
 update_jit, normalise_jit = jax.jit(update), jax.jit(normalise)
 
 

@@ -36,14 +36,23 @@ CONFIGS = {
 }
 
 
-def both(config, num_parts):
+class ArraysOfJax(JaxVector):
+    """Copies whose steps are on the device."""
+
+    gives_jax_arrays = True
+
+    def receive(self, part):
+        return jax.tree.map(jnp.asarray, super().receive(part))
+
+
+def both(config, num_parts, kind=JaxVector):
     """The rollouts of the compiled program and of the host, two after another."""
     algorithm = config.build()
     spec, params = algorithm.rollout_spec, algorithm.env_params
     runner = jax.jit(algorithm.init)(jax.random.key(3))
     weights = tuple(learner.weights for learner in runner.learners)
     twin = config.replace(env=outside_twin(spec.env, params, spec), env_args={}).build()
-    vector = JaxVector(spec, params, num_parts)
+    vector = kind(spec, params, num_parts)
     host = HostRollouts(twin.rollout_spec, vector, T, twin.env_params)
     index = jnp.arange(E)
     vector.begin(runner.envs, rollout_keys(runner.key, 1, index), T)
@@ -82,6 +91,15 @@ CASES = [  # with how many steps are recorded at once: 5, 5 and 2, or all
 def test_a_host_rollout_is_the_compiled_rollout(name, num_parts, steps_at_once, monkeypatch):
     monkeypatch.setattr(host_part, "STEPS_AT_ONCE", steps_at_once)
     for (envs, expected), (envs_outside, rollout) in both(CONFIGS[name], num_parts):
+        assert_equal(expected, rollout)
+        for part in ("obs", "episodes", "policy_states", "features"):
+            assert_equal(getattr(envs, part), getattr(envs_outside, part))
+
+
+@pytest.mark.parametrize(("name", "num_parts"), [case.values[:2] for case in CASES[:3]])
+def test_steps_that_are_on_the_device_make_the_same_rollout(name, num_parts):
+    rollouts = both(CONFIGS[name], num_parts, ArraysOfJax)
+    for (envs, expected), (envs_outside, rollout) in rollouts:
         assert_equal(expected, rollout)
         for part in ("obs", "episodes", "policy_states", "features"):
             assert_equal(getattr(envs, part), getattr(envs_outside, part))

@@ -45,6 +45,19 @@ def test_every_seed_that_the_settings_allow_can_be_evaluated(start):
     check_all(RenderOptions(seed=2**32 - 1))
 
 
+def test_an_evaluation_by_steps_plays_whole_episodes_until_so_many(start):
+    by_steps = {"evaluation_interval": 1, "evaluation_duration_unit": "timesteps"}
+    trainer = start(run_dir=None, evaluation_duration=45, **by_steps)
+    found = trainer.fit({"training_iteration": 1})["evaluation"]["env_runners"]
+    lengths = found["hist_stats"]["episode_lengths"]
+    assert sum(lengths) == found["num_env_steps_sampled"] >= 45 > sum(lengths[:-1])
+    assert found == trainer.evaluate()["env_runners"]
+    assert trainer.evaluate(episodes=2)["env_runners"]["num_episodes"] == 2
+    assert len(trainer.sample(1)) == 1
+    with pytest.raises(UsageError, match="unknown evaluation_duration_unit 'steps'"):
+        start(run_dir=None, evaluation_duration_unit="steps")
+
+
 def weights_of(trainer):
     return tuple(learner.weights for learner in trainer.runner.learners)
 
@@ -142,6 +155,7 @@ def test_an_evaluation_holds_its_episodes_one_by_one_in_their_order(trained):
     assert len(set(hist_stats["episode_reward"])) > 1
     assert hist_stats["episode_lengths"] == [len(episode) for episode in episodes] == [20] * 5
     assert runners["episode_return_std"] == np.std(hist_stats["episode_reward"])
+    assert max(hist_stats["num_collisions"]) == runners["custom_metrics"]["num_collisions_max"]
     during = trained.results()[2]["evaluation"]["env_runners"]
     assert len(during["hist_stats"]["episode_lengths"]) == 6  # as the run's log has them
     cut = trained.evaluate(episodes=2, max_steps=3)["env_runners"]

@@ -8,7 +8,16 @@ from jaxrl.envs.cartpole import CartPole
 from jaxrl.outside.workers.pictured import MOST_PICTURES
 from jaxrl.outside.workers.python_env import adapt
 from tests.messages import refusal
-from tests.outside.workers.environments import EXIT, HANG, RAISE, Counter, Painted
+from tests.outside.workers.environments import (
+    EXIT,
+    HANG,
+    RAISE,
+    Counter,
+    Informed,
+    Leavers,
+    Nim,
+    Painted,
+)
 from tests.programs import SMALL_REINFORCE
 
 CONFIG = SMALL_REINFORCE.replace(
@@ -31,6 +40,37 @@ def test_processes_play_the_episodes_that_this_process_plays():
             found.append(trainer.evaluate(episodes=3, explore=True)["env_runners"])
             assert trainer.evaluate(episodes=3, explore=True)["env_runners"] == found[-1]
     assert found[0] == found[1] and found[0]["episode_len_mean"] == 5
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_sampled_episodes_have_the_infos_of_their_steps_and_processes_send_what_they_can(workers):
+    config = CONFIG.replace(env=Informed)
+    with jaxrl.Trainer(config, **SETTINGS, workers=workers) as trainer:
+        trainer.evaluate(episodes=3)
+        episodes = trainer.sample(3)
+    for episode in episodes:
+        assert [info.get("steps") for info in episode.get_infos()] == [None, 1, 2, 3, 4, 5]
+        assert [info["places"][0] for info in episode.get_infos()[1:]] == [1, 2, 3, 4, 5]
+        assert episode.get_infos(-1)["metrics"] == {"actions": float(episode.get_actions(-1))}
+        assert ("module" in episode.get_infos(-1)) == (workers == 0)
+
+
+def test_infos_of_several_agents_are_those_of_their_own_observations():
+    with jaxrl.Trainer(CONFIG.replace(env=Leavers), **SETTINGS, workers=0) as trainer:
+        (episode,) = trainer.sample(1)
+    masks = {}
+    for agent, infos in by_agent(episode):
+        masks[agent] = [info["action_mask"][1] for info in infos]
+    assert masks == {"a0": [0, 1], "a1": [0, 1, 0], "a2": [0, 1, 0, 1]}
+    with jaxrl.Trainer(CONFIG.replace(env=Nim), **SETTINGS, workers=0) as trainer:
+        (episode,) = trainer.sample(1)
+    for agent, infos in by_agent(episode):
+        observations = episode.agent_episodes[agent].get_observations()
+        assert [info["sticks"] for info in infos] == observations.tolist()
+
+
+def by_agent(episode):
+    return [(agent, data.get_infos()) for agent, data in episode.agent_episodes.items()]
 
 
 def test_a_class_of_environments_is_evaluated_with_other_arguments_and_an_object_is_not():

@@ -46,7 +46,7 @@ def test_ratings_of_strong_players_are_the_very_maximum_of_the_likelihood(size, 
     assert (np.diff(strengths) > 0).all()
 
 
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 @given(st.lists(st.integers(0, 20), min_size=6, max_size=6))
 def test_no_other_ratings_are_likelier(wins):
     pairs, points = list(itertools.combinations(range(4), 2)), np.zeros((4, 4))

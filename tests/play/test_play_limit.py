@@ -9,7 +9,7 @@ import pytest
 import jaxrl
 from jaxrl.cli.evaluate import EvaluateOptions, report
 from jaxrl.play import play_limit
-from jaxrl.play.play_limit import PlayLimit, PlayWatch
+from jaxrl.play.play_limit import PlayCount, PlayLimit, PlayWatch
 from tests.probes import OneAgent, State
 from tests.programs import SMALL_REINFORCE
 
@@ -109,6 +109,20 @@ def test_a_line_says_so_after_ten_seconds_without_an_end_and_then_ever_less_ofte
     assert said[0].startswith("maze: 0 of 2 episodes have ended after 70 steps and 10 s; ")
     assert "1,000 steps" in said[0]
     assert said[-1].startswith("maze: 1 of 2 episodes have ended after 595 steps and 85 s; ")
+
+
+def test_a_line_counts_the_episodes_after_ten_seconds_and_then_ever_less_often(monkeypatch):
+    now, said = 0.0, []
+    monkeypatch.setattr(play_limit.time, "monotonic", lambda: now)
+    played = PlayCount(PlayLimit(1000, said.append), "maze")
+    when = []
+    for second in range(100):
+        now = float(second)
+        before = len(said)
+        played.add(128)
+        when += [second] * (len(said) - before)
+    assert when == [10, 20, 40, 80]
+    assert said[0] == "maze: 1,408 episodes have been played in 10 s; Ctrl-C breaks off"
 
 
 def test_where_all_episodes_end_nothing_is_said():

@@ -75,12 +75,12 @@ def seed(*values):
     return {"score": (np.arange(len(values), dtype=float), np.array(values, float))}
 
 
-def test_the_seeds_of_a_setting_are_their_median_between_the_least_and_the_greatest():
+def test_the_seeds_of_a_setting_are_their_mean_between_the_least_and_the_greatest():
     groups = {"lr=1": [seed(0, 1), seed(0, 3), seed(0, 8)], "lr=2": [seed(5, 5)]}
     (panel,) = setting_panels(groups, (), "score", "return")
     several, alone = panel["lines"]
-    assert panel["note"] == "median and range of seeds"
-    assert (several["low"][-1], several["ys"][-1], several["high"][-1]) == (1.0, 3.0, 8.0)
+    assert panel["note"] == "interquartile mean and range of seeds"
+    assert (several["low"][-1], several["ys"][-1], several["high"][-1]) == (1.0, 4.0, 8.0)
     assert (alone["name"], alone["ys"], "low" in alone) == ("lr=2", [5.0, 5.0], False)
     assert several["role"] != alone["role"]
 

@@ -65,6 +65,11 @@ def test_the_table_has_the_settings_that_differ_the_status_and_the_score(tmp_pat
     assert ("lr", "0.1, 0.2") in status["plan"]
 
 
+def test_with_mode_min_the_lowest_is_the_best(tmp_path):
+    live = LiveSweep(make_sweep(tmp_path / "sweep", [0.1, 0.2], finished=4, mode="min"))
+    assert "best setting lr=0.1: 5.00, median of 2 seeds" in live.status(0)["note"]
+
+
 def test_the_curves_are_those_of_the_settings_the_best_first_in_the_tables_colours(tmp_path):
     sweep = make_sweep(tmp_path / "sweep", [0.1, 0.2], finished=3)
     status = LiveSweep(sweep).status(0)
@@ -72,6 +77,7 @@ def test_the_curves_are_those_of_the_settings_the_best_first_in_the_tables_colou
     assert [best["name"], other["name"]] == ["lr=0.2", "lr=0.1"]
     assert (best["low"][-1], best["ys"][-1], best["high"][-1]) == (20.0, 25.0, 30.0)
     assert (other["low"][-1], other["ys"][-1], other["high"][-1]) == (0.0, 5.0, 10.0)
+    assert "best setting lr=0.2: " in status["note"]
     roles = [row["role"] for row in status["trials"]["rows"]]
     assert roles == [other["role"]] * 2 + [best["role"]] * 2
     titles = [panel["title"] for panel in status["curves"]]

@@ -122,7 +122,7 @@ def damaged(tmp_path, trainer):
 def test_a_folder_that_cannot_be_read_is_an_answer_that_says_why(damaged):
     status, _, text = ask(damaged, "/live")
     (problem,) = json.loads(text).values()
-    assert status == 200 and "holds no run: TypeError" in problem
+    assert status == 200 and "is damaged: config.json or metadata.json holds no run" in problem
     (damaged.run.folder / "metrics.jsonl").write_text('{"training_iteration": 1}\n')
     assert "iteration 1" in json.loads(ask(damaged, "/live")[2])["note"]
 

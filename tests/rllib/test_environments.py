@@ -11,10 +11,12 @@ import pytest
 import jaxrl
 from jaxrl import UsageError, from_rllib
 from jaxrl.core import registry as jaxrl_registry
+from jaxrl.core.env_config import ConfiguredMaker
 from jaxrl.core.errors import is_installed
-from jaxrl.core.python_kinds import ConfiguredMaker
+from jaxrl.outside.workers.python_env import make_vector_env
 from jaxrl.rllib import env_names
 from jaxrl.rllib.rows import CHANGES, TAKEN
+from jaxrl.run.storage.config_file import config_facts, read_config
 
 OF_RAY = "ray.rllib.examples.envs.classes"
 
@@ -212,21 +214,94 @@ def test_as_many_newer_versions_are_tried_as_is_said(monkeypatch):
     assert tried == [f"gym:Nope-v{version}" for version in range(3, 4 + env_names.NEWER_VERSIONS)]
 
 
-@pytest.mark.parametrize(
-    "config",
-    [
-        {"map": np.zeros((2, 2))},
-        {"maps": [np.zeros(2)]},
-        {"map": {"deep": np.zeros(2)}},
-        {"map": {"grid_search": [np.zeros(2), np.ones(2)]}},
-    ],
-)
-def test_arrays_are_no_arguments_of_environments(config):
-    why = "(an array, which a run's files do not hold: give a file's path, or a list)"
-    assert why in refused({"env": Steps, "env_config": config})
-    evaluation = {"evaluation_interval": 1, "evaluation_config": {"env_config": config}}
-    if "grid_search" not in str(config):
-        assert why in refused({"env": Steps, **evaluation})
+class Limits:
+    """An object of a user's, with an array."""
+
+    def __init__(self):
+        self.high = np.array([1.0, 2.0])
+
+
+class Given(Steps):
+    """Has the spaces that its configuration gives, nested, and counts steps from an object."""
+
+    def __init__(self, config):
+        self.observation_space = config["spaces"][0]["seen"]["a"]
+        self.action_space = config["action_space"]
+        self.limits, self.map = config["limits"], config["map"]
+
+    def reset(self, *, seed=None, options=None):
+        return self.limits.high.astype(np.float32), {}
+
+    def step(self, action):
+        return self.reset()[0], float(self.map.sum()), False, False, {}
+
+
+OBJECTS = {
+    "spaces": {0: {"seen": gymnasium.spaces.Dict(a=gymnasium.spaces.Box(0, 9, (2,)))}},
+    "action_space": gymnasium.spaces.MultiDiscrete([2, 3]),
+    "limits": Limits(),
+    "map": np.ones((2, 2)),
+}
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_objects_in_env_config_reach_every_copy_of_the_environment(num_workers):
+    config = from_rllib({"env": Given, "env_config": OBJECTS}).config
+    arguments = config.to_dict()["env_args"]
+    assert arguments == OBJECTS and arguments["limits"] is OBJECTS["limits"]
+    envs = make_vector_env(config.env, 2, env_args=arguments, num_workers=num_workers)
+    try:
+        obs = envs.reset(np.arange(2, dtype=np.uint32)).obs["default_agent"]
+        for part in range(len(envs.parts)):
+            envs.send(part, {"default_agent": np.zeros((2, 2), np.int32)[envs.parts[part]]})
+            assert envs.receive(part).reward.ravel().tolist() == [4.0] * (2 - num_workers)
+    finally:
+        envs.close()
+    np.testing.assert_array_equal(obs, [[1, 2], [1, 2]])
+
+
+def test_a_run_with_objects_in_env_config_says_that_its_file_cannot_hold_them():
+    config = from_rllib({"env": Given, "env_config": OBJECTS}).config
+    facts = config_facts(config, {})
+    assert facts["objects"] == ["env_args"] and facts["config"]["env"] == f"{__name__}:Given"
+    why = r"the run's env_args was an object, .*, which no file can hold: pass it again in Python"
+    with pytest.raises(UsageError, match=why) as error:
+        read_config(facts, "jaxrl.Trainer.from_checkpoint", trust=True)
+    assert "\n" not in str(error.value)
+    read_config(facts, "jaxrl.load", to_play="default_policy", trust=True)  # needs none
+
+
+class Faulty(Steps):
+    def __init__(self, config):
+        super().__init__(config)
+        self.size = config["size"]
+
+    def step(self, action):
+        return self.nothing
+
+
+def test_the_fault_of_an_environment_is_told_and_not_that_it_needs_its_arguments():
+    why = "AttributeError: 'Faulty' object has no attribute 'nothing'"
+    assert why in refused({"env": Faulty, "env_config": {"size": 8}})
+    assert "cannot be made: KeyError: 'size'" in refused({"env": Faulty, "env_config": {"sice": 8}})
+    assert "cannot be made: KeyError: 'size'" in refused({"env": f"{__name__}:Faulty"})
+
+
+def test_environments_in_jax_are_taken_as_objects_and_as_classes():
+    stacked = jaxrl.frame_stack("cartpole", 2)
+    assert from_rllib({"env": stacked}).config.env is stacked
+    cartpole = type(jaxrl.make("cartpole")[0])
+    config = from_rllib({"env": cartpole, "env_config": {"sutton_barto_reward": True}}).config
+    assert config.setup().env.env.sutton_barto_reward is True
+    local = type("Local", (cartpole,), {"__module__": "__main__"})
+    assert isinstance(from_rllib({"env": local}).config.setup().env.env, local)
+
+
+def test_evaluations_have_no_objects_of_their_own_and_numbers_of_numpy_are_pythons():
+    evaluation = {"evaluation_interval": 1, "evaluation_config": {"env_config": OBJECTS}}
+    assert "objects and arrays are arguments of training's environment alone" in refused(
+        {"env": Steps, **evaluation}
+    )
     numbers = {"size": np.float32(2), "count": np.int64(3)}
     found = from_rllib({"env": Steps, "env_config": numbers}).config
     assert dict(found.env_args) == {"size": 2.0, "count": 3}
@@ -328,15 +403,3 @@ def test_the_filter_of_observations_may_be_a_connector(make):
 def test_other_connectors_are_refused_by_name(make, why):
     said = refused({"env": "CartPole-v1", "env_to_module_connector": make})
     assert f"({why}" in said
-
-
-def test_rllibs_wrappers_of_atari_are_named():
-    pytest.importorskip("ale_py")
-    old = {"env": "ALE/Breakout-v5", "framework": "torch", "num_workers": 1}
-    said = refused(old)
-    assert "preprocessor_pref='deepmind'" in said
-    assert "84 x 84 grey pixels" in said and "AtariPreprocessing" in said
-    taken = from_rllib({**old, "preprocessor_pref": None}).config
-    assert taken.env == "gym:ALE/Breakout-v5"
-    plain = from_rllib({"env": "ale_py:ALE/Breakout-v5", "enable_rl_module_and_learner": True})
-    assert plain.config.env == "gym:ale_py:ALE/Breakout-v5"

@@ -12,9 +12,12 @@ import pytest
 
 import jaxrl
 from jaxrl import PPOConfig, UsageError, from_rllib
+from jaxrl.export.checkpoint_files import ExportCheckpoints
+from jaxrl.rllib import form
 from jaxrl.rllib.rows import CHANGES, HARMLESS, TAKEN
 from jaxrl.rllib.searches import KEYS
-from jaxrl.rllib.translation import RULES, copied, is_part, rllib_names
+from jaxrl.rllib.translation import RULES, is_part, rllib_names
+from jaxrl.rollout.episode_callbacks import resolve_callbacks
 from jaxrl.sweeps.space import settings_of
 from tests.messages import refused_by
 
@@ -528,9 +531,19 @@ def test_iterations_longer_than_a_batch_are_refused():
         )
 
 
+@pytest.mark.parametrize("key", ["lr", "gamma", "num_epochs", "train_batch_size", "lambda_"])
+def test_minus_one_is_a_wrong_number_of_what_rllib_reads_and_no_mark(key):
+    assert refused({**CARTPOLE, key: -1}).startswith(f"{key}=-1 must be ")
+    unread = {"sgd_minibatch_size": -1, "simple_optimizer": -1}  # as in RLlib's own defaults
+    assert from_rllib({**CARTPOLE, **unread}).config == from_rllib(CARTPOLE).config
+
+
 def test_what_rllib_would_load_or_call_is_refused_with_the_way_here():
     assert "jaxrl.Trainer.from_checkpoint(path)" in refused({**CARTPOLE, "restore": "a/b"})
-    assert "on_evaluate_end" in refused({**CARTPOLE, "custom_eval_function": len})
+    assert "a function of (algorithm, eval_workers), not 3" in (
+        refused({**CARTPOLE, "custom_evaluation_function": 3})
+    )
+    assert "must take (trainer)" in refused({**CARTPOLE, "custom_eval_function": lambda: {}})
     assert from_rllib({**CARTPOLE, "restore": None, "custom_eval_function": None})
 
 
@@ -696,28 +709,64 @@ def test_old_versions_share_layers_by_a_setting_beside_the_model():
     assert from_rllib({**CARTPOLE, "vf_share_layers": -1, "model": model}).config.vf_share_layers
 
 
-def test_weights_begin_as_the_named_initializer_says():
+def test_layers_begin_by_the_initializer_and_arguments_that_rllib_names():
     new = {**CARTPOLE, "enable_rl_module_and_learner": True}
-    named = {**new, "_model_config": {"fcnet_kernel_initializer": "orthogonal_"}}
-    assert from_rllib(named).config.fcnet_kernel_initializer == "orthogonal"
-    named = {**new, "_model_config": {"fcnet_kernel_initializer": "xavier_uniform_"}}
-    assert "fcnet_kernel_initializer is orthogonal or uniform" in refused(named)
-    older = {**new, "_model_config": {"fcnet_weights_initializer": "orthogonal_"}}
-    assert from_rllib(older).config.fcnet_kernel_initializer == "orthogonal"
+    model = {
+        "fcnet_kernel_initializer": "Xavier_Uniform_",
+        "fcnet_kernel_initializer_kwargs": {"gain": 2.0},
+        "fcnet_bias_initializer": "zeros_",
+    }
+    named = from_rllib({**new, "_model_config": model}).config
+    assert (
+        named == from_rllib(new, **model | {"fcnet_kernel_initializer": "xavier_uniform_"}).config
+    )
+    older = {"fcnet_weights_initializer": "orthogonal_", "fcnet_weights_initializer_config": None}
+    config = from_rllib({**new, "_model_config": older}).config
+    assert config.fcnet_kernel_initializer == "orthogonal_"
+    assert "did you mean 'xavier_normal_'" in refused(
+        {**new, "_model_config": {"fcnet_kernel_initializer": "xavier_norml_"}}
+    )
 
 
-def test_biases_begin_with_zero_where_weights_are_orthogonal():
-    zero = {"fcnet_bias_initializer": "zeros_"}
+def test_initializers_that_rllibs_networks_do_not_read_are_harmless():
     new = {**CARTPOLE, "enable_rl_module_and_learner": True}
-    assert from_rllib({**CARTPOLE, "model": zero}).config == PPOConfig(env="cartpole", **LAYOUT)
-    orthogonal = {**zero, "fcnet_kernel_initializer": "orthogonal_"}
-    assert from_rllib({**new, "_model_config": orthogonal})
-    why = "(biases begin with 0 beside orthogonal weights, and as PyTorch has them beside uniform)"
-    for config in (
-        {**new, "_model_config": zero},
-        {**CARTPOLE, "model": {next(iter(zero)): "ones_"}},
-    ):
-        assert why in refused(config)
+    unread = {
+        "head_fcnet_kernel_initializer": "orthogonal_",
+        "head_fcnet_kernel_initializer_kwargs": {"gain": 0.01},
+        "fcnet_kernel_initializer_kwargs": {"gain": 0.5},  # of none
+    }
+    assert from_rllib({**new, "_model_config": unread}).config == from_rllib(new).config
+    older = {"fcnet_weights_initializer": "orthogonal_", "fcnet_bias_initializer": "ones_"}
+    plain = from_rllib({**CARTPOLE, "model": {}})
+    assert from_rllib({**CARTPOLE, "model": older}).config == plain.config
+
+
+def test_the_epsilon_of_adam_is_what_its_options_may_hold():
+    epsilon = {"adam_epsilon": 1e-5}
+    assert from_rllib({**CARTPOLE, "optimizer": epsilon}).config.adam_epsilon == 1e-5
+    assert from_rllib({**CARTPOLE, "optimizer": {}}).config == from_rllib(CARTPOLE).config
+    assert "optimizer=... takes a function" in refused(
+        {**CARTPOLE, "optimizer": {**epsilon, "momentum": 0.9}}
+    )
+
+
+def test_actions_are_sampled_at_the_temperature_of_softq():
+    softq = {"type": "SoftQ", "temperature": 0.5}
+    config = from_rllib({**CARTPOLE, "exploration_config": softq}).config
+    assert config == from_rllib(CARTPOLE, exploration_config=softq).config
+    assert config.exploration_config.temperature == 0.5
+    plain = from_rllib({**CARTPOLE, "exploration_config": {"type": "SoftQ", "temperature": 1.0}})
+    assert plain.config == from_rllib(CARTPOLE).config
+
+
+def test_rewards_are_clipped_as_rllib_says():
+    for setting, clip in ((True, "sign"), (0.5, 0.5), (False, None), (None, None)):
+        assert from_rllib({**CARTPOLE, "clip_rewards": setting}).config.clip_rewards == clip
+    of_agent1 = {"agent1": {"clip_rewards": 0.5}}
+    settings = {"clip_rewards": True, "algorithm_config_overrides_per_module": of_agent1}
+    config = from_rllib({**ARENA, **settings}, policies="per-agent").config
+    assert config.for_policy("agent1").clip_rewards == 0.5
+    assert config.for_policy("agent2").clip_rewards == "sign"
 
 
 def test_attention_is_trained_over_the_memory_that_it_acts_with_whatever_rllib_is_told():
@@ -739,11 +788,24 @@ def test_without_generalised_advantages_lambda_is_one():
     assert from_rllib({**CARTPOLE, "use_gae": True, "lambda": 0.9}).config.lambda_ == 0.9
 
 
-def test_clipping_by_value_is_refused_where_there_is_any():
-    by_value = {**CARTPOLE, "grad_clip_by": "value"}
-    assert from_rllib(by_value).config.grad_clip is None
-    assert "grad_clip_by='value', grad_clip=0.5 (" in refused({**by_value, "grad_clip": 0.5})
-    assert from_rllib({**CARTPOLE, "grad_clip": 0.5}).config.grad_clip == 0.5
+def test_without_a_critic_nothing_is_read_of_its_advantages():
+    for beside in ({}, {"use_gae": False}, {"lambda": 0.9}):
+        config = from_rllib({**CARTPOLE, "use_critic": False, **beside}).config
+        assert (config.use_critic, config.lambda_) == (False, 1.0)
+    found = from_rllib({**CARTPOLE, "use_critic": True, "lambda": 0.9})
+    assert (found.config.use_critic, found.config.lambda_) == (True, 0.9)
+    assert rows_of(found)["use_critic"][1] == "use_critic=True"
+    assert "use_critic=0 must be True or False" in refused({**CARTPOLE, "use_critic": 0})
+
+
+def test_gradients_are_clipped_by_what_rllib_says():
+    for by in ("global_norm", "norm", "value"):
+        config = from_rllib({**CARTPOLE, "grad_clip": 0.5, "grad_clip_by": by}).config
+        assert (config.grad_clip, config.grad_clip_by) == (0.5, by)
+    beside = from_rllib({**CARTPOLE, "grad_clip_by": "value"}, grad_clip=0.5).config
+    assert (beside.grad_clip, beside.grad_clip_by) == (0.5, "value")
+    said = refused({**CARTPOLE, "grad_clip": 0.5, "grad_clip_by": "values"})
+    assert "unknown grad_clip_by 'values'; did you mean 'value'" in said
 
 
 def test_actions_that_are_not_stretched_are_clipped_only_if_that_is_said():
@@ -774,13 +836,14 @@ def test_evaluation_samples_its_actions_unless_it_says_otherwise():
     assert from_rllib({**CARTPOLE, "evaluation_interval": 0}).run_settings == {}
 
 
-def test_an_evaluation_of_so_many_steps_is_refused_with_the_command_that_plays_it():
+def test_an_evaluation_of_so_many_steps_is_taken_over():
     config = {**CARTPOLE, "evaluation_duration_unit": "timesteps", "evaluation_duration": 400}
     assert from_rllib(config).run_settings == {}  # there is no evaluation
-    said = refused({**config, "evaluation_interval": 2})
-    assert "is in episodes; jaxrl evaluate RUN --steps 400 plays for so many steps" in said
+    settings = from_rllib({**config, "evaluation_interval": 2}).run_settings
+    assert settings["evaluation_duration"] == 400
+    assert settings["evaluation_duration_unit"] == "timesteps"
     given = from_rllib({**config, "evaluation_interval": 2}, evaluation_duration=20)
-    assert given.run_settings["evaluation_duration"] == 20
+    assert given.run_settings == {**settings, "evaluation_duration": 20}
 
 
 def test_criteria_of_tune_are_steps_or_results():
@@ -850,7 +913,7 @@ def test_folders_of_tune_are_answered_with_ours_of_a_run_and_of_a_sweep():
     [
         ({"time_budget_s": 60}, None, "time_budget_s=60 (stop={'time_total_s': SECONDS} ends each"),
         ({"stopper": len}, None, "criteria are {result: least value}: stop={...}"),
-        ({"search_alg": "optuna"}, None, "a sweep tries a grid, or draws at random"),
+        ({"search_alg": "bayesopt"}, None, "draws at random, or has OptunaSearch as search='tpe'"),
         ({"resume": "AUTO"}, False, "jaxrl sweep --resume FOLDER continues a sweep"),
         ({"checkpoint_score_order": "min"}, "max", "the highest score is best: by the return"),
     ],
@@ -878,7 +941,7 @@ def is_read(key):
     """Whether a rule reads it, or it is copied, or it holds other keys."""
     found = RLLIB[key]
     return (
-        found.here in copied()
+        found.here in form.copied()
         or any(is_part(path, *rule.keys) for rule in RULES for path in (key, f"model/{key}"))
         or key in ("env_config", "horizon", "max_episode_steps", "multiagent", "multi_agent")
         or key in ("run", "algo", *KEYS)
@@ -926,6 +989,18 @@ def test_refused_keys_say_why_and_are_left_out_by_name():
     )
 
 
+def test_native_model_files_are_policies_exported_with_each_checkpoint():
+    class Count(jaxrl.Callbacks): ...
+
+    config = jaxrl.rllib.PPOConfig().environment("CartPole-v1").callbacks(Count)
+    keys = {"export_native_model_files": True, "checkpoint_trainable_policies_only": True}
+    found = from_rllib(config.copy().checkpointing(**keys)).config.callbacks
+    assert found == (Count, "jaxrl.export.checkpoint_files:ExportCheckpoints")
+    assert isinstance(resolve_callbacks(found)[1], ExportCheckpoints)
+    without_files = config.checkpointing(export_native_model_files=False)
+    assert from_rllib(without_files).config.callbacks == (Count,)
+
+
 def test_a_setting_beside_the_configuration_wins_and_answers_a_refused_key():
     class Count(jaxrl.Callbacks): ...
 
@@ -940,7 +1015,9 @@ def test_a_setting_beside_the_configuration_wins_and_answers_a_refused_key():
     assert translation.run_settings == {"keep": 1}
     assert rows_of(translation)["callbacks"][1].endswith("given beside it, and wins")
     assert "unknown setting 'learning_rate'" in refused(config, learning_rate=1.0)
-    assert "env_task_fn takes (result, task)" in refused({**CARTPOLE, "env_task_fn": len})
+    assert "env_task_fn must take (result, task), not (obj, /)" in refused(
+        {**CARTPOLE, "env_task_fn": len}
+    )
 
 
 def test_unknown_keys_are_refused_with_the_nearest_one():
@@ -963,6 +1040,12 @@ def tunes(name, folder="search", **attributes):
 
 def drawn(domain, sampler, lower, upper):
     return tunes(domain, lower=lower, upper=upper, get_sampler=lambda: type(sampler, (), {})())
+
+
+def quantised(domain, sampler, lower, upper, q):
+    """As `tune.quniform` makes it."""
+    quantised = tunes("Quantized", sampler=type(sampler, (), {})(), q=q)
+    return tunes(domain, lower=lower, upper=upper, get_sampler=lambda: quantised)
 
 
 def test_a_grid_becomes_the_space_of_a_sweep_and_the_configuration_takes_its_first_values():
@@ -999,6 +1082,8 @@ def test_draws_of_tune_are_draws_here():
             "lr": drawn("Float", "_LogUniform", 1e-5, 1e-2),
             "gamma": drawn("Float", "_Uniform", 0.9, 0.99),
             "num_epochs": drawn("Integer", "_Uniform", 1, 5),
+            "minibatch_size": drawn("Integer", "_LogUniform", 32, 256),
+            "entropy_coeff": quantised("Float", "_Uniform", 0.0, 0.1, 0.02),
             "clip_param": tunes("Categorical", categories=[0.1, 0.2]),
         }
     )
@@ -1007,11 +1092,18 @@ def test_draws_of_tune_are_draws_here():
         "lr": ("loguniform", (1e-5, 1e-2)),
         "gamma": ("uniform", (0.9, 0.99)),
         "num_epochs": ("randint", (1, 5)),
+        "minibatch_size": ("lograndint", (32, 256)),
+        "entropy_coeff": ("quniform", (0.0, 0.1, 0.02)),
         "clip_param": ("choice", ((0.1, 0.2),)),
     }
     assert translation.sweep_settings == {"num_samples": 3}
+    said = refused({**CARTPOLE, "num_epochs": quantised("Integer", "_Uniform", 2, 8, 2)})
+    assert "lograndint are known" in said
     said = refused({**CARTPOLE, "lr": drawn("Float", "_Normal", 0, 1)})
-    assert "grid_search, choice, uniform, loguniform and randint are known" in said
+    assert (
+        "grid_search, choice, uniform, quniform, loguniform, randint and lograndint are known"
+        in said
+    )
     workers = {"rollout_fragment_length": 1000, "num_workers": {"grid_search": [1, 3]}}
     said = refused({**CARTPOLE, **workers})
     assert "num_workers: its values differ here in num_envs, rollout_length" in said
@@ -1025,6 +1117,7 @@ def test_draws_of_tune_are_draws_here():
         ("num_workers", [1, 2], {}, {"num_envs"}),
         ("grad_clip", [None, 0.5], {}, {"grad_clip"}),
         ("grad_clip", [0.5, None], {}, {"grad_clip"}),
+        ("grad_clip_by", ["norm", "value"], {"grad_clip": 0.5}, {"grad_clip_by"}),
         ("use_gae", [True, False], {}, {"lambda_"}),
         ("framework", ["tf", "torch"], {}, set()),
         ("lr", [1e-3, 1e-4], {"lr": 5e-4}, set()),
@@ -1091,6 +1184,10 @@ def test_policies_of_one_map_keep_their_settings_in_a_sweep_or_it_is_refused():
         ),
         ({"evaluation_interval": {"grid_search": [5, 10]}}, "in evaluation_interval, which all"),
         ({"evaluation_config": {"grid_search": [{}]}}, "evaluation_config: a search is read where"),
+        (
+            {"evaluation_interval": 1, "evaluation_config": {"env": "Pendulum-v1"}},
+            "an evaluation plays the training's environment",
+        ),
         ({"model": {"grid_search": [{}]}}, "model: a search is read where it stands"),
         (
             {
@@ -1100,7 +1197,10 @@ def test_policies_of_one_map_keep_their_settings_in_a_sweep_or_it_is_refused():
             },
             "exploration_config has the types",
         ),
-        ({"grad_clip": 0.5, "grad_clip_by": {"grid_search": ["global_norm", "value"]}}, "by='valu"),
+        (
+            {"grad_clip": 0.5, "grad_clip_by": {"grid_search": ["global_norm", "values"]}},
+            "unknown grad_clip_by 'values'",
+        ),
         (
             {"env_config": {"game": {"size": {"grid_search": [1, 2]}}}},
             "env_config/game: a search is read where it stands",
@@ -1145,7 +1245,12 @@ def test_what_changes_the_result_is_refused_of_every_value_that_is_tried():
 def test_what_tune_draws_by_a_function_is_refused_once_in_the_environment_too():
     settings = {"max_steps_in_episode": drawn("Function", "_CallSampler", 1, 10)}
     said = refused({**CARTPOLE, "env_config": settings})
-    assert said.count("grid_search, choice, uniform, loguniform and randint are known") == 1
+    assert (
+        said.count(
+            "grid_search, choice, uniform, quniform, loguniform, randint and lograndint are known"
+        )
+        == 1
+    )
     assert said.count("env_config/max_steps_in_episode=") == 1
 
 
@@ -1208,6 +1313,75 @@ def test_experiments_hold_a_configuration_as_a_mapping_or_an_object(tuner, is_ob
 BY_ITERATION = {"_time_attr": "training_iteration"}
 
 
+def searched_by(searcher, number=8):
+    return {**CARTPOLE, "lr": SPACE["lr"], "search_alg": searcher, "num_samples": number}
+
+
+SPACE = {"lr": jaxrl.loguniform(1e-5, 1e-3)}
+TPE = {"search": "tpe", "trials": 8}
+
+
+@pytest.mark.parametrize(
+    "searcher",
+    [
+        "optuna",
+        tunes("OptunaSearch"),
+        tunes("OptunaSearch", _sampler=type("TPESampler", (), {})()),
+        tunes("ConcurrencyLimiter", searcher=tunes("OptunaSearch")),
+    ],
+)
+def test_a_search_by_optuna_is_a_search_of_a_sweep(searcher):
+    found = from_rllib(searched_by(searcher))
+    assert (found.space, found.sweep_settings) == (SPACE, TPE)
+
+
+def test_where_nothing_is_searched_the_samples_are_trainings_with_other_seeds():
+    searched = searched_by(tunes("OptunaSearch"))
+    fixed = {**searched, "lr": 1e-3}
+    for found in (from_rllib(fixed), from_rllib(searched, lr=1e-3)):
+        assert (found.space, found.sweep_settings) == ({}, {"seeds": 8})
+        assert rows_of(found)["search_alg"] == (HARMLESS, "no setting is searched")
+    assert from_rllib({**fixed, "num_samples": 1}).sweep_settings == {}
+    seeds = from_rllib({**fixed, "seed": {"grid_search": [1, 2]}})
+    assert seeds.sweep_settings == {"seeds": [1, 2]}
+
+
+def test_a_searchers_metric_ranks_the_trials():
+    ask = {"_metric": "env_runners/episode_return_mean", "_mode": "max"}
+    found = from_rllib(searched_by(tunes("OptunaSearch", **ask)))
+    assert found.sweep_settings == {**TPE, "metric": ask["_metric"]}
+
+
+def test_tunes_own_draws_are_no_search():
+    found = from_rllib(searched_by(tunes("BasicVariantGenerator")))
+    assert found.sweep_settings == {"num_samples": 8}
+
+
+@pytest.mark.parametrize(
+    ("searcher", "number", "message"),
+    [
+        (tunes("HyperOptSearch"), 8, "has OptunaSearch as search='tpe'"),
+        (tunes("OptunaSearch"), 1, "num_samples says how many settings it tries, 2 or more"),
+        (
+            tunes("OptunaSearch", _sampler=type("CmaEsSampler", (), {})()),
+            8,
+            "of Optuna's samplers TPESampler is here, not CmaEsSampler",
+        ),
+        (tunes("OptunaSearch", _space={"lr": 1}), 8, "its space is in param_space"),
+    ],
+)
+def test_other_searches_are_refused(searcher, number, message):
+    assert message in refused(searched_by(searcher, number))
+
+
+def test_rllibs_own_search_is_read():
+    optuna = pytest.importorskip("ray.tune.search.optuna")
+    pytest.importorskip("optuna")
+    searcher = optuna.OptunaSearch(metric="env_runners/episode_return_mean", mode="max")
+    found = from_rllib(searched_by(searcher)).sweep_settings
+    assert found == {**TPE, "metric": "env_runners/episode_return_mean"}
+
+
 def test_schedulers_that_drop_trials_halve_and_populations_are_populations():
     def trained_by(name, **attributes):
         scheduler = tunes(name, "schedulers", **attributes)
@@ -1235,7 +1409,8 @@ def test_schedulers_that_drop_trials_halve_and_populations_are_populations():
         "halving": 3,
     }
     least = trained_by("HyperBandScheduler", _eta=3, _metric="episode_len_mean", _mode="min")
-    assert "the highest metric is best" in refused(least)
+    shortest = {"metric": "env_runners/episode_len_mean", "mode": "min"}
+    assert from_rllib(least).sweep_settings == {**shortest, "halving": 3}
     settings = {
         **{**BY_ITERATION, "_perturbation_interval": 5, "_burn_in_period": 2},
         **{"_quantile_fraction": 0.5, "_resample_probability": 0.1},
@@ -1256,7 +1431,8 @@ def test_schedulers_that_drop_trials_halve_and_populations_are_populations():
         trained_by("PopulationBasedTraining", **called)
     )
     assert "the schedulers are FIFOScheduler" in refused(trained_by("MedianStoppingRule"))
-    assert "the highest metric is best" in refused({**CARTPOLE, "metric": "kl", "mode": "min"})
+    lowest = from_rllib({**CARTPOLE, "metric": "episode_len_mean", "mode": "min"})
+    assert lowest.sweep_settings == shortest
 
 
 def test_what_tune_would_try_is_swept():
@@ -1304,7 +1480,11 @@ test_a_mistake_is_one_line = refused_by(
     [
         (type("Tuner", (), {})(), "of a Tuner its arguments are read: {'trainable': 'PPO', "),
         (3, "from_rllib takes RLlib's PPOConfig, a dict of its settings or a file's path, not 3"),
-        ({"run": "DQN", **CARTPOLE}, "of RLlib's algorithms PPO alone is read"),
+        ({"run": "DQN", **CARTPOLE}, "PPO alone is read; PPO, BC and MARWIL are here"),
+        ({"env": "PingNoFrameskip-v4"}, "Atari's games of today are ALE/NAME-v5: ALE/Ping-v5"),
+        ({"env": None}, "'external' is one whose programs connect to a server"),
+        ("tuned.py", "tuned.py is a program, which is not run: in Python, jaxrl.from_rllib"),
+        ({"run": "BC", **CARTPOLE}, r"PPO alone is read; write jaxrl.BCConfig\(env"),
         ({**CARTPOLE, "model": 3}, "model=3 must be a mapping of settings"),
         ({**CARTPOLE, "multiagent": [1]}, r"multiagent=\[1\] must be a mapping of settings"),
         ({**CARTPOLE, "env_config": 3}, "env_config=3 must be a mapping"),
@@ -1405,12 +1585,13 @@ def test_the_table_says_what_became_of_each_key():
     config = {
         **CARTPOLE,
         **{"num_workers": 1, "num_sgd_iter": 6, "gamma": 0.99, "framework": "tf"},
-        **{"clip_rewards": True, "batch_mode": None},
+        **{"clip_rewards": True, "soft_horizon": True, "batch_mode": None},
     }
-    text = str(from_rllib(config, ignore=["clip_rewards"], seed=3))
+    text = str(from_rllib(config, ignore=["soft_horizon"], seed=3))
     assert [re.split("  +", line.strip()) for line in text.splitlines()] == [
         ["taken over"],
         ["env='CartPole-v1'", "env='cartpole'"],
+        ["clip_rewards=True", "clip_rewards=True"],
         ["num_workers=1", "num_envs=1, rollout_length=4000"],
         ["num_sgd_iter=6", "num_epochs=6"],
         ["RLlib's default", "total_env_steps=1000000; RLlib trains until"],
@@ -1418,12 +1599,11 @@ def test_the_table_says_what_became_of_each_key():
         ["seed=3", "seed=3; given beside it, and wins"],
         ["gamma", "the default here, too"],
         ["no counterpart, harmless"],
-        ["framework", "there are no worker processes and no other"],
-        ["framework"],
+        ["framework", "jaxrl is JAX alone, without worker processes"],
         ["1 key", "not set, or ask for nothing"],
         ["no counterpart, changes the result (ignored)"],
-        ["clip_rewards=True", "Callbacks.on_postprocess_trajectory may"],
-        ["change rewards"],
+        ["soft_horizon=True", "an episode that reaches its time limit ends,"],
+        ["and bootstraps"],
     ]
 
 

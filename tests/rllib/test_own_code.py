@@ -9,6 +9,7 @@ from jaxrl.ops.exploration import EpsilonGreedy
 from jaxrl.rollout.episode_callbacks import resolve_callbacks
 from jaxrl.run.callbacks import HostCallbacks
 from tests.messages import refused_by
+from tests.probes import Curious
 
 CARTPOLE = {"env": "CartPole-v1"}
 
@@ -44,6 +45,7 @@ def of_info(info):
         {"callbacks_on_train_result": of_each},
         {"callbacks_on_train_result": [of_each], "callbacks_on_episode_start": None},
         {"callbacks_on_train_result": of_each, "callbacks": Metrics},
+        {"callbacks_on_train_result": of_each, "callbacks_on_algorithm_init": print},
     ],
 )
 def test_functions_that_are_hooks_of_the_host_are_called_as_rllib_calls_them(callbacks):
@@ -56,15 +58,33 @@ def test_functions_that_are_hooks_of_the_host_are_called_as_rllib_calls_them(cal
 test_functions_that_do_something_else_here_are_refused_with_the_reason = refused_by(
     lambda key, value: jaxrl.from_rllib({**CARTPOLE, key: value}),
     [
-        ("callbacks_on_algorithm_init", print, "unknown hook 'on_algorithm_init' .* never called"),
+        (
+            "callbacks_on_environment_created",
+            print,
+            "on_environment_created: 'cartpole' is compiled: there is no environment object",
+        ),
         (
             "callbacks",
             {"on_episode_start": lambda info: None},
             r"on_episode_start of callbacks HooksOfRLlib must take \(state, params\)",
         ),
-        ("env_task_fn", lambda result, env, context: 1, r"env_task_fn takes \(result, task\) here"),
-        ("env_task_fn", 3, r"env_task_fn takes \(result, task\) here"),
-        ("exploration_config", {"type": "ray.rllib.Curiosity"}, "has the types StochasticSampling"),
+        (
+            "env_task_fn",
+            lambda result, env, context: 1,
+            r"env_task_fn must take \(result, task\), not \(result, env, context\)",
+        ),
+        ("env_task_fn", 3, r"env_task_fn=3 must be a function from \(result, task\)"),
+        (
+            "exploration_config",
+            {"type": "ray.rllib.utils.exploration.curiosity.Curiosity", "eta": 0.5},
+            "a model with intrinsic_reward is curious .* and eta is intrinsic_reward_coeff",
+        ),
+        (
+            "exploration_config",
+            {"type": "OrnsteinUhlenbeckNoise"},
+            "its noise lasts from step to step, .*; exploration_config has the types Stoch",
+        ),
+        ("exploration_config", {"type": "mine.Noise"}, "has the types .* or a function of yours"),
         ("exploration_config", 3, "exploration_config has the types StochasticSampling"),
     ],
 )
@@ -95,6 +115,21 @@ def test_curricula_and_explorations_are_those_that_a_configuration_here_takes(na
     translated = jaxrl.from_rllib({**CARTPOLE, name: value}).config
     assert translated.replace(**{name: None}) != translated
     assert translated == translated.replace(**{name: here})
+
+
+def test_curiosity_weighs_the_intrinsic_reward_of_a_model_that_is_given_beside():
+    def read(**value):
+        value = {"type": "Curiosity", "eta": 0.25, "feature_dim": 8, **value}
+        return jaxrl.from_rllib({**CARTPOLE, "exploration_config": value}, model=model).config
+
+    model = Curious()
+    config = read()
+    assert (config.intrinsic_reward_coeff, config.model) == (0.25, model)
+    assert config.exploration_config is None
+    acting = {"type": "EpsilonGreedy", "final_epsilon": 0.1}
+    assert read(sub_exploration=acting).exploration_config == EpsilonGreedy(final_epsilon=0.1)
+    with pytest.raises(jaxrl.UsageError, match="exploration_config has the types"):
+        read(sub_exploration={"type": "Mine"})
 
 
 @pytest.mark.parametrize("callbacks", [Metrics, Metrics()])

@@ -301,6 +301,15 @@ def test_a_callbacks_number_takes_the_place_of_the_environments_of_that_name(sha
     assert numbers[0]["num_collisions_mean"] == numbers[1]["num_collisions_mean"]
 
 
+def test_custom_metrics_are_there_of_each_episode(shaped):
+    episodes = [result["hist_stats"] for result in shaped]
+    count = len(episodes[0]["episode_reward"])
+    assert episodes[0]["new_fields_discovered"] == [-7] * count
+    assert episodes[0]["group/length"] == [8] * count
+    mean = shaped[1]["env_runners"]["custom_metrics"]["new_fields_discovered_mean"]
+    assert np.mean(episodes[1]["new_fields_discovered"]) == pytest.approx(mean)
+
+
 def test_traced_hooks_log_numbers_that_results_hold_by_their_names(shaped):
     runners = shaped[0]["env_runners"]
     assert runners["length"] == runners["episode_len_mean"] == 8
@@ -439,9 +448,19 @@ class OneArgument(EpisodeCallbacks):
         return ()
 
 
-class Windowed(EpisodeCallbacks):
+class Timed(EpisodeCallbacks):
     def on_episode_end(self, data, episode, metrics_logger):
-        metrics_logger.log_value("length", episode.length, window=10)
+        with metrics_logger.log_time("seconds"):
+            pass
+
+
+def logs_with(**settings):
+    """A callback class whose hook logs a number with these settings."""
+
+    def on_episode_end(self, data, episode, metrics_logger):
+        metrics_logger.log_value("length", episode.length, **settings)
+
+    return type("Logging", (EpisodeCallbacks,), {"on_episode_end": on_episode_end})
 
 
 def logs(*hooks, names="x"):
@@ -480,9 +499,9 @@ WRONG = [
         "unknown callbacks 'scripts.nowhere:ArenaMetrics': there is no module",
     ),
     ("ArenaMetrics", "callbacks 'ArenaMetrics' must be module:Class, a class or an instance"),
-    (3, "callbacks 3 have none of the hooks on_episode_start, .*on_train_end"),
-    (dict, "callbacks class dict|callbacks {} have none of the hooks"),
-    ({"a": "b"}, r"callbacks \('a', 'b'\) have none of the hooks"),
+    (3, "callbacks 3 have no hook such as on_train_result"),
+    (dict, "callbacks class dict|callbacks {} have no hook such as"),
+    ({"a": "b"}, r"callbacks \('a', 'b'\) have no hook such as"),
     (Scaled, "callbacks class Scaled: missing a required argument: 'scale'; give an instance"),
     (
         hooks(on_episode_ends=lambda: 0),
@@ -510,7 +529,7 @@ WRONG = [
         r"on_episode_step of callbacks OneArgument must take \(data, step\): too many positional",
     ),
     (
-        type("OfRLlib", (), {"on_episode_start": lambda self, *, worker, episode, **_: 0}),
+        type("OfRLlib", (), {"on_episode_start": lambda self, *, worker, agent_id, **_: 0}),
         r"on_episode_start of .* OfRLlib must take \(state, params\): .*; it is compiled, on arr",
     ),
     (
@@ -519,8 +538,20 @@ WRONG = [
     ),
     (ends(None), "on_episode_end of Wrong must return {name: number}, not None"),
     (
-        Windowed,
-        "on_episode_end of Windowed is compiled: log_value there takes reduce alone, no window",
+        logs_with(window=10),
+        "on_episode_end of Logging is compiled: log_value there takes reduce alone, no window",
+    ),
+    (
+        logs_with(reduce="percentiles"),
+        "on_episode_end of Logging is compiled: reduce='percentiles' is for hooks of the host",
+    ),
+    (
+        logs_with(reduce="sum", with_throughput=True),
+        "on_episode_end of Logging is compiled: with_throughput=True is for hooks of the host",
+    ),
+    (
+        Timed,
+        "on_episode_end of Timed is compiled: log_time measures in hooks of the host, such as",
     ),
     (
         [logs("on_episode_step"), logs("on_episode_step")],

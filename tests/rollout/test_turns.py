@@ -157,7 +157,7 @@ def one_rollout(unfinished, part, times, bootstrap, acting):
     return left_open(steps, outcome, acted, None), steps.inputs, outcome, active, advantages
 
 
-@settings(max_examples=60, deadline=None, database=None)
+@settings(max_examples=60, database=None)
 @given(
     seed=st.integers(0, 2**32 - 1),
     act=st.sampled_from([0.1, 0.5, 0.9, 1.0]),

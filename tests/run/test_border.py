@@ -40,7 +40,7 @@ SIZES = {"num_envs": 1, "rollout_length": STEPS, "minibatch_size": STEPS, "num_e
 CONFIG = jaxrl.PPOConfig(env="external", fcnet_hiddens=(4,), **SIZES)
 CLONING = {"fcnet_hiddens": (8,), "lr": 3e-2, "minibatch_size": 160, "train_batch_size": 160}
 FEW = settings(  # without shrinking, for each example compiles programs
-    max_examples=4, deadline=None, derandomize=True, phases=[Phase.explicit, Phase.generate]
+    max_examples=4, derandomize=True, phases=[Phase.explicit, Phase.generate]
 )
 SEEDS = st.integers(0, 99)
 GRID = MultiDiscrete([[2, 3], [4, 5]], start=[[1, -1], [7, 0]])

@@ -7,18 +7,21 @@ import json
 from types import SimpleNamespace
 
 import jax
+import numpy as np
 import pytest
 
 from jaxrl import (
     Callbacks,
     UsageError,
     evaluate,
+    from_rllib,
     load_policy,
     replay_episode,
     sweep,
 )
 from jaxrl.episodes import MultiAgentEpisode, SingleAgentEpisode
 from jaxrl.rollout.episode_callbacks import resolve_callbacks
+from jaxrl.rollout.hook_contract import takes_an_object
 from jaxrl.run.callbacks import HostCallbacks
 from jaxrl.run.hooks import Evaluating
 from tests.messages import refused_by
@@ -268,6 +271,131 @@ def test_hooks_in_rllibs_words_log_numbers_that_results_hold_by_their_names(
     assert result["nested"]["last_two"] == (4 + 5) / 2
 
 
+class Lengths(Callbacks):
+    """An evaluation of two lengths of episodes."""
+
+    def custom_evaluation_function(self, trainer):
+        def mean_length(limit):
+            played = trainer.evaluate(episodes=2, env_args={"max_steps_in_episode": limit})
+            return played["env_runners"]["episode_len_mean"]
+
+        return {f"length_{limit}": mean_length(limit) for limit in (3, 5)}
+
+
+def test_an_evaluation_of_ones_own_is_reported_scored_and_ends_training(small, start):
+    settings = {"evaluation_interval": 2, "checkpoint_score_attribute": "evaluation/length_5"}
+    trainer = start(small.replace(callbacks=Lengths), **settings)
+    with trainer:
+        trainer.fit({"training_iteration": 3})
+        evaluated = [result.get("evaluation") for result in trainer.results()]
+        assert evaluated == [None, {"length_3": 3.0, "length_5": 5.0}, evaluated[1]]
+        assert trainer.best.value == 5.0
+        last = trainer.fit({"training_iteration": 9, "evaluation/length_3": 3})
+        assert last["training_iteration"] == 3  # it had reached it
+
+
+class Around(Lengths):
+    """Says what is called around an evaluation, and adds to it."""
+
+    def __init__(self):
+        self.called = []
+
+    def on_evaluate_start(self, trainer):
+        self.called.append("start")
+
+    def on_evaluate_end(self, trainer, evaluation, metrics_logger):
+        self.called.append("end")
+        evaluation["sum"] = evaluation["length_3"] + evaluation["length_5"]
+        metrics_logger.log_value("mine", len(self.called), reduce="max")
+
+
+def test_hooks_are_called_once_around_an_evaluation_of_ones_own_and_add_to_it(small, start):
+    callbacks = Around()
+    settings = {"evaluation_interval": 1, "checkpoint_score_attribute": "evaluation/sum"}
+    with start(small.replace(callbacks=callbacks), **settings) as trainer:
+        result = trainer.train()
+        assert result["evaluation"] == {"length_3": 3.0, "length_5": 5.0, "sum": 8.0}
+        assert (result["mine"], trainer.best.value) == (2, 8.0)
+        assert callbacks.called == ["start", "end"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "missing"),
+    [
+        ({}, "evaluation/env_runners/episode_return_mean"),
+        ({"checkpoint_score_attribute": "evaluation/length"}, "evaluation/length"),
+        ({"checkpoint_score_attribute": "evaluation/length_3"}, None),
+    ],
+)
+def test_an_evaluation_without_the_score_of_the_best_checkpoint_is_warned_of_once(
+    settings, missing, small, start, capsys
+):
+    config = small.replace(callbacks=Lengths)
+    with start(config, evaluation_interval=1, quiet=False, **settings) as trainer:
+        trainer.fit({"training_iteration": 2})
+    warnings = [line for line in capsys.readouterr().out.splitlines() if "warning: no ch" in line]
+    assert warnings == [
+        f"warning: no checkpoint is the best by an evaluation without {missing}; "
+        "checkpoint_score_attribute may be evaluation/length_3, evaluation/length_5"
+    ] * (missing is not None)
+
+
+def test_rllibs_own_evaluation_function_runs_where_it_needs_no_workers(small, start):
+    def evaluate(algo, workers):
+        assert "nothing of that kind" in repr(workers)
+        return {"iteration": algo.iteration}, 10, 10
+
+    config = {"custom_evaluation_function": evaluate, "evaluation_interval": 1}
+    callbacks = from_rllib({"env": "CartPole-v1", **config}).config.callbacks
+    trainer = start(small.replace(callbacks=callbacks), evaluation_interval=1)
+    with trainer:
+        assert trainer.train()["evaluation"] == {"iteration": 1}
+
+
+test_an_evaluation_that_cannot_be_is_refused = refused_by(
+    lambda *functions: HostCallbacks(
+        None, [SimpleNamespace(custom_evaluation_function=function) for function in functions]
+    ).evaluate(),
+    [
+        (lambda trainer: None, "must return a tree of numbers, not None"),
+        (lambda trainer: {}, "must return a tree of numbers, not {}"),
+        (len, len, "each, and one can evaluate"),
+    ],
+)
+
+
+class LogsAll(Callbacks):
+    """Host hooks that log what is more than a number."""
+
+    def on_train_result(self, *, metrics_logger, result, **kwargs):
+        for value in (1, 3):
+            metrics_logger.log_value("spread", value, reduce="percentiles", percentiles=[25])
+            metrics_logger.log_value("series", value, reduce="item_series")
+        steps = 10 * result["time_this_iter_s"]
+        metrics_logger.log_value("steps", steps, reduce="sum", with_throughput=True)
+        metrics_logger.log_value("frame", np.zeros((2, 3, 3), np.uint8), reduce="item")
+
+    def on_episode_end(self, *, episode, metrics_logger, **kwargs):
+        metrics_logger.log_value("turns", len(episode), reduce="item_series")
+
+
+def test_results_have_percentiles_series_throughputs_and_pictures(small, start, resume, tmp_path):
+    settings = {"sampling_interval": 2, "sampling_duration": 2}
+    trainer = start(small.replace(callbacks=LogsAll()), **settings)
+    result = trainer.fit({"training_iteration": 2})
+    trainer.stop()
+    rows = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    row = json.loads(rows[-1])
+    assert result["spread"][25] == row["spread"]["25"] == 1.5
+    assert result["series"] == row["series"] == [1, 3]
+    assert result["steps_throughput"] == pytest.approx(10)
+    assert len(row["env_runners"]["turns"]) == 2
+    assert result["frame"].shape == (2, 3, 3) and row["frame"] == "uint8(2, 3, 3)"
+    rest = resume(config=small.replace(callbacks=LogsAll()))
+    result = rest.fit({"training_iteration": 3})
+    assert result["steps_throughput"] == pytest.approx(10)
+
+
 def looked_at(name):
     """The result after a hook that logs 1.0 under a name, beside two numbers of the loop."""
     hooks = SimpleNamespace(
@@ -317,11 +445,78 @@ def test_a_hook_with_names_of_its_own_is_called_by_position():
 
 def test_hooks_of_rllib_that_are_never_called_are_refused_with_ours():
     with pytest.raises(
-        UsageError, match=r"unknown hook 'on_checkpoint_loaded' .*: RLlib's name for set_state"
+        UsageError, match=r"unknown hook 'on_trainer_init' .*: RLlib's name for on_algorithm_init"
     ):
-        resolve_callbacks([SimpleNamespace(on_checkpoint_loaded=lambda **_: None)])
-    with pytest.raises(UsageError, match=r"unknown hook 'on_algorithm_init' .* never called here"):
-        resolve_callbacks([SimpleNamespace(on_algorithm_init=lambda **_: None)])
+        resolve_callbacks([SimpleNamespace(on_trainer_init=lambda **_: None)])
+    with pytest.raises(UsageError, match="no counterpart: there are no workers"):
+        resolve_callbacks([SimpleNamespace(on_workers_recreated=lambda **_: None)])
+
+
+class Moments(Callbacks):
+    """Writes down when a trainer is made, resumed and evaluated, in RLlib's words."""
+
+    def __init__(self):
+        self.moments = []
+
+    def on_algorithm_init(self, *, algorithm, metrics_logger=None, **kwargs):
+        metrics_logger.log_value("begun_at", algorithm.iteration, reduce="item")
+        self.moments.append(("init", algorithm.run_dir.name))
+
+    def on_checkpoint_loaded(self, *, algorithm, **kwargs):
+        self.moments.append(("loaded", algorithm.iteration))
+
+    def on_evaluate_start(self, *, algorithm, metrics_logger=None, **kwargs):
+        self.moments.append(("start", algorithm.iteration))
+
+    def on_evaluate_end(self, *, algorithm, evaluation_metrics, **kwargs):
+        self.moments.append(("end", evaluation_metrics["env_runners"]["num_episodes"]))
+
+    def set_state(self, state):
+        self.moments.append(("state", state))
+
+    def get_state(self):
+        return len(self.moments)
+
+
+def test_hooks_are_called_as_a_trainer_is_made_resumed_and_evaluated(small, start, resume):
+    moments, again = Moments(), Moments()
+    trainer = start(small.replace(callbacks=moments), evaluation_duration=3)
+    assert moments.moments == [("init", "run")]
+    assert trainer.train()["begun_at"] == 0
+    trainer.evaluate()
+    trainer.stop()
+    assert moments.moments[1:] == [("start", 1), ("end", 3)]
+    resume(config=small.replace(callbacks=again))
+    assert again.moments == [("init", "run"), ("state", 3), ("loaded", 1)]
+
+
+@pytest.mark.parametrize("hook", ["on_algorithm_init", "on_checkpoint_loaded"])
+def test_a_hook_that_fails_as_a_trainer_is_made_leaves_no_new_folder_and_no_lock(
+    small, start, resume, tmp_path, hook
+):
+    def fail(self, **kwargs):
+        raise ValueError("no licence")
+
+    failing = small.replace(callbacks=type("Fails", (Callbacks,), {hook: fail}))
+    if hook == "on_algorithm_init":
+        with pytest.raises(ValueError, match="no licence"):
+            start(failing)
+        assert not (tmp_path / "run").exists()
+    trainer = start(small)
+    trainer.train()
+    trainer.stop()
+    with pytest.raises(ValueError, match="no licence"):
+        resume(config=failing)
+    assert resume(config=small).train()["training_iteration"] == 2
+
+
+def test_an_episode_by_position_is_rllibs_unless_data_is_before_it():
+    """The first callback of RLlib's page on callbacks is (episode, **kwargs)."""
+    assert takes_an_object(lambda episode, **kwargs: None)
+    assert takes_an_object(lambda episode: None)
+    assert takes_an_object(lambda episode, metrics_logger: None)
+    assert not takes_an_object(lambda data, episode: {})
+    assert not takes_an_object(lambda numbers, episode, **kwargs: {})
 
 
 # Episodes as objects
@@ -354,6 +549,40 @@ def test_episodes_are_sampled_after_each_chunk_and_change_nothing_that_is_traine
     assert jax.tree.all(same)
 
 
+class Along(Callbacks):
+    """RLlib's hooks along an episode, of which the first writes what the others read."""
+
+    def __init__(self):
+        self.calls = []
+
+    def on_episode_created(self, *, episode, env_runner, metrics_logger, env, rl_module, **kwargs):
+        assert not episode.is_reset and not episode.is_done
+        self.calls.append([])
+
+    def on_episode_start(self, *, episode, env_index, **kwargs):
+        episode.custom_data["rewards"] = []
+        assert len(episode) == 0 and episode.get_observations(-1).keys() == {"agent1", "agent2"}
+
+    def on_episode_step(self, *, episode, metrics_logger, **kwargs):
+        episode.custom_data["rewards"].append(episode.get_rewards(-1))
+        self.calls[-1].append((len(episode), episode.is_done))
+        metrics_logger.log_value("turns", len(episode), reduce="max")
+
+    def on_episode_end(self, *, episode, **kwargs):
+        rewards = episode.custom_data["rewards"]
+        assert rewards == episode.get_rewards(return_list=True)
+        assert [done for _, done in self.calls[-1]] == [False] * (len(episode) - 1) + [True]
+        assert [steps for steps, _ in self.calls[-1]] == list(range(1, len(episode) + 1))
+
+
+def test_hooks_along_an_episode_follow_the_sampled_one_with_what_had_happened(start, small):
+    along = Along()
+    trainer = start(small.replace(callbacks=along), run_dir=None, sampling_duration=2)
+    result = trainer.fit({"training_iteration": 1})
+    assert len(along.calls) == 2
+    assert result["env_runners"]["turns"] == max(map(len, along.calls))
+
+
 @pytest.mark.parametrize(
     ("hook", "message"),
     [
@@ -364,10 +593,6 @@ def test_episodes_are_sampled_after_each_chunk_and_change_nothing_that_is_traine
         (
             lambda *, worker: None,
             r"must take \(data, episode\): too many positional .*; it is compiled, on arrays",
-        ),
-        (
-            lambda worker, base_env, policies, episode: None,
-            r".*'policies'.*; it is compiled, on arrays",
         ),
     ],
 )
@@ -397,7 +622,7 @@ test_arguments_of_rllibs_hooks_without_a_counterpart_are_answered_with_ours_as_t
             ),
             (
                 lambda *, worker, episode, **_: SingleAgentEpisode(id_="a").user_data,
-                "SingleAgentEpisode has no 'user_data': RLlib's name for custom_data; what hooks",
+                "SingleAgentEpisode has no 'user_data': RLlib's name for custom_data",
             ),
             (
                 lambda *, episode, **_: SingleAgentEpisode().custom_metrics,

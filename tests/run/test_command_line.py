@@ -89,6 +89,11 @@ def test_the_command_explains_itself_and_refuses_what_it_does_not_know(capsys):
     refused = capsys.readouterr().err
     assert (ended.value.code, refused.count("\n")) == (2, 1)
     assert "unknown command 'trian'; did you mean 'train'?" in refused
+    with pytest.raises(SystemExit):
+        main(["example", "list"])
+    refused = capsys.readouterr().err
+    assert refused.startswith("jaxrl: unknown command 'example': docs/rllib-tuned-examples.md")
+    assert refused.count("\n") == 1
 
 
 def test_each_command_hears_its_own_flags_and_calls_itself_by_its_name(capsys, monkeypatch):

@@ -6,11 +6,13 @@ Each works, or is refused in one line that names ours.
 import pickle
 
 import jax
+import numpy as np
 import pytest
 
 import jaxrl
 from jaxrl import PPOConfig, UsageError
 from jaxrl.core.foreign_names import CALLS, LIBRARIES, library_file, names_of
+from jaxrl.core.metrics_logger import MetricsLogger
 from jaxrl.episodes import MultiAgentEpisode, SingleAgentEpisode
 from jaxrl.rollout.sample_batch import SampleBatch
 from jaxrl.run.results import ResultTree
@@ -38,6 +40,8 @@ test_rllibs_words_for_a_configuration_are_answered_with_the_words_here = refused
         (lambda: PPOConfig(env="arena").build().train(), r"Algorithm has no 'train': .*Trainer"),
         (lambda: PPOConfig().update({}), r"no 'update': RLlib's name for replace"),
         (lambda: PPOConfig()["num_sgd_iter"], "RLlib's name for num_epochs"),
+        (lambda: PPOConfig().overrides(lr=1), "RLlib's name for per_policy"),
+        (lambda: PPOConfig().items(), r"RLlib's name for to_dict; config.to_dict\(\).items"),
         (lambda: PPOConfig().lrr, "PPOConfig has no 'lrr'; did you mean 'lr'"),
         (lambda: PPOConfig().__setitem__("lr", 1), r"config.replace\(lr=1\) is a changed copy"),
         (lambda: PPOConfig().setup(), "env is missing: a name such as 'arena'"),
@@ -60,6 +64,23 @@ def test_old_names_of_results_are_answered_with_the_present_ones(trained):
     assert result.get("episode_reward_mean") is None and "info" not in result
     with pytest.raises(KeyError, match="before an episode has ended"):
         ResultTree({"num_episodes": 0})["episode_return_mean"]
+
+
+def test_weights_of_some_policies_can_be_asked_for(trained):
+    every = trained.get_weights()
+    (name, weights), *others = trained.get_weights(["pol2"]).items()
+    assert name == "pol2" and not others and set(every) == {"pol1", "pol2"}
+    jax.tree.map(np.testing.assert_array_equal, weights, every["pol2"])
+
+
+def test_weights_can_be_taken_from_a_policy(trained):
+    before = trained.get_weights()
+    try:
+        trained.set_weights({"pol1": trained.get_policy("pol2")})
+        now = trained.get_weights()["pol1"]
+        jax.tree.map(np.testing.assert_array_equal, now, before["pol2"])
+    finally:
+        trained.set_weights(before)
 
 
 def test_a_single_action_is_drawn_as_the_policy_acts_or_is_the_likeliest(trained):
@@ -92,13 +113,23 @@ def test_a_single_action_is_drawn_as_the_policy_acts_or_is_the_likeliest(trained
             lambda t: t.last_result["timers"]["env_runner_sampling_timer"],
             r"trainer.profile\(\)\['timers'\] measures them apart",
         ),
-        (lambda t: t.last_result["perf"]["cpu_util_percent"], "not measured: TensorBoard"),
+        (lambda t: t.last_result["cpu_util_percent"], "in perf, where psutil is installed"),
+        (
+            lambda t: t.last_result["timesteps_this_iter"],
+            "RLlib's name for env_runners/num_env_steps_sampled",
+        ),
+        (
+            lambda t: t.last_result["policy_reward_min"],
+            "RLlib's name for env_runners/module_episode_returns_min",
+        ),
+        (lambda t: t.last_result["env_runners"]["hist_stats"], "it is at the top of a result"),
+        (lambda t: t.last_result["timers"]["x"], r"unknown result 'x'; known: iteration$"),
+        (lambda t: t.get_weights(["pol3"]), "unknown policy 'pol3'"),
         (lambda t: t.last_result["fault_tolerance"], "no worker processes that could be lost"),
         (
             lambda t: t.last_result["num_env_steps_sampled_lifetime_throughput"],
             "RLlib's name for perf/env_steps_per_s",
         ),
-        (lambda t: t.sample(1)[0].env_t_to_agent_t, r"get_observations\(i, agent_ids="),
         (lambda t: t.sample(num_timesteps=0), "num_timesteps=0 must be"),
         (
             lambda t: t.last_result["env_runners"]["episode_duration_sec_mean"],
@@ -112,6 +143,7 @@ def test_a_single_action_is_drawn_as_the_policy_acts_or_is_the_likeliest(trained
             r"there are no workers: evaluate\(episodes=..., env_args=",
         ),
         (lambda t: t.logdir, "RLlib's name for run_dir"),
+        (lambda t: t.save("checkpoints"), "save takes no folder: it writes into run_dir"),
         (lambda t: t.training_iteration, "RLlib's name for iteration"),
         (lambda t: t.get_state(), r"RLlib's name for runner; .*; save\(\) writes it"),
         (lambda t: t.restore_from_path("x"), r"Trainer.from_checkpoint\(path\)"),
@@ -127,7 +159,7 @@ def test_a_single_action_is_drawn_as_the_policy_acts_or_is_the_likeliest(trained
             "takes no full_fetch",
         ),
         (lambda t: t.get_policy("pol1").compute_single_action(OBS), "RLlib's name for act"),
-        (lambda t: t.get_policy("pol1").get_weights(), r"for params; Trainer.get_weights\(\)\["),
+        (lambda t: t.get_policy("pol1").get_weights(), "for params; Trainer.set_weights"),
         (
             lambda t: t.get_policy("pol1").distribution(OBS).sample(),
             r"sample takes a random key: distribution.sample\(jax.random.key\(0\)\)",
@@ -200,6 +232,9 @@ def test_a_sweep_of_many_trials_is_printed_in_one_line():
     assert repr(Sweep([], "x", None)) == "<Sweep of 0 trials by x>"
     with pytest.raises(UsageError, match=r"Sweep has no 'get_best_result': .* best_trial"):
         sweep.get_best_result()
+    assert list(sweep) == outcomes and len(sweep) == 2 and sweep[1] is outcomes[1]
+    with pytest.raises(UsageError, match="Sweep has no 'best_result': RLlib's name for best_trial"):
+        assert sweep.best_result
     with pytest.raises(UsageError, match="Sweep has no 'trials': RLlib's name for outcomes"):
         sweep.trials[0]
     with pytest.raises(UsageError, match=r"TrialResult has no 'checkpoint': .* folder; load_"):
@@ -215,6 +250,10 @@ test_words_of_ray_for_the_package_are_answered_with_the_ones_here = refused(
         (lambda: jaxrl.Tuner("PPO"), "RLlib's name for jaxrl.sweep; jaxrl.from_rllib"),
         (lambda: jaxrl.DEFAULT_CONFIG.copy(), r"RLlib's name for jaxrl.PPOConfig\(\)"),
         (lambda: jaxrl.PPOTrainer(env="x"), r"jaxrl.Trainer\(jaxrl.PPOConfig\(env=...\)\)"),
+        (lambda: jaxrl.DQNConfig(), "PPOConfig, BCConfig and MARWILConfig are here; docs/algo"),
+        (lambda: jaxrl.PolicySpec(), r"policies=\{policy: \[agents\]\} and per_policy"),
+        (lambda: jaxrl.PolicyClient, "docs/serving.md"),
+        (lambda: jaxrl.MultiCallbacks, r"callbacks=\(First, Second\) calls both"),
         (lambda: jaxrl.PPOConfg(), "jaxrl has no 'PPOConfg'; did you mean 'PPOConfig'"),
     ]
 )
@@ -230,6 +269,7 @@ def test_what_is_said_of_a_call_is_said_of_one_that_does_not_exist():
     """A method of ours never has a line that leads away from it."""
     classes = {"Trainer": jaxrl.Trainer, "PPOConfig": PPOConfig, "Policy": jaxrl.Policy}
     classes |= {"SampleBatch": SampleBatch, "Episode": MultiAgentEpisode}
+    classes |= {"MetricsLogger": MetricsLogger}
     classes |= {found.__name__: found for found in (SingleAgentEpisode, MultiAgentEpisode)}
     tables = {table for library in LIBRARIES for table in library_file(library)}
     calls = {table.removeprefix(f"{CALLS} ") for table in tables if table.startswith(CALLS)}

@@ -1,5 +1,6 @@
 """The Trainer: results, stop criteria in the very iteration, the run's folder, Ctrl-C."""
 
+import ipaddress
 import json
 import math
 import os
@@ -84,6 +85,7 @@ def test_a_result_says_when_and_where_and_counts_over_the_run_as_rllib_does(trai
     assert int(before) <= rows[0]["timestamp"] <= rows[-1]["timestamp"] <= time.time()
     assert (rows[-1]["pid"], rows[-1]["hostname"]) == (os.getpid(), socket.gethostname())
     last = rows[-1]
+    assert ipaddress.ip_address(last["node_ip"]).version == 4 and "trial_id" not in last
     assert time.mktime(time.strptime(last["date"], "%Y-%m-%d_%H-%M-%S")) == last["timestamp"]
     assert last["num_episodes_lifetime"] == last["env_runners"]["num_episodes_lifetime"] == 8
     assert last["num_env_steps_trained_lifetime"] == 3 * 64
@@ -97,6 +99,14 @@ def test_a_result_says_when_and_where_and_counts_over_the_run_as_rllib_does(trai
     trained = sum(row["learners"]["pol1"]["num_module_steps_trained"] for row in rows)
     assert trained == last["learners"]["pol1"]["num_module_steps_trained_lifetime"] > 0
     assert together["num_module_steps_trained_lifetime"] == 2 * trained
+
+
+def test_a_result_says_how_busy_the_machine_is(trainer):
+    pytest.importorskip("psutil", reason="psutil measures it")
+    trainer.train()
+    load = trainer.train()["perf"]
+    assert 0 <= load["cpu_util_percent"] <= 100  # 0 where no tick of its clock lies between
+    assert 0 < load["ram_util_percent"] <= 100
 
 
 @pytest.mark.long

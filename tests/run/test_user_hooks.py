@@ -8,7 +8,7 @@ import sys
 import numpy as np
 import pytest
 
-from jaxrl import Every, Hook, Trainer, UsageError, load_run
+from jaxrl import Callbacks, Every, Hook, Trainer, UsageError, load_run
 from jaxrl.cluster.multiprocess import is_shared
 from jaxrl.run.loop import advance
 from jaxrl.run.storage import checkpoint
@@ -304,6 +304,36 @@ def test_the_first_result_that_is_done_ends_the_list(start):
     assert [result["done"] for result in chunk.results] == [False, True]
     assert chunk.results[-1]["done"] is True
     assert int(trainer.runner.num_updates) == 2
+
+
+class Ending(Callbacks):
+    def on_train_result(self, trainer, result):
+        result |= {"done": result[ITERATION] == 2, "lifetime": result[ITERATION]}
+
+
+class Last(Hook):
+    def look(self, results):
+        for result in results:
+            result["done"] = result["done"] or result[ITERATION] == 2
+        return len(results)
+
+
+@pytest.mark.parametrize(
+    ("callbacks", "stop", "end"),
+    [
+        ((), {}, ["hook Last has ended training"]),
+        (Ending, {}, ["a callback has ended training"]),
+        (Ending, {"lifetime": 2}, ["lifetime=2 has reached the stop criterion 2"]),
+        (Ending, {ITERATION: 2}, []),
+    ],
+)
+def test_the_last_line_says_what_has_ended_training(callbacks, stop, end, start, capsys):
+    config, settings = SMALL_ARENA.replace(callbacks=callbacks), {"hooks": [Last], "stop": stop}
+    trainer = start(config, run_dir=None, quiet=False, **settings)
+    trainer.fit()
+    lines = capsys.readouterr().out.splitlines()
+    (shown,) = [i for i, text in enumerate(lines) if text.startswith("iter") and " 2 " in text[:12]]
+    assert lines[shown + 1 :] == end
 
 
 def test_a_hook_is_restored_when_the_trainer_is_ready(stopped_after, resume):

@@ -27,6 +27,12 @@ class InputsSpec(Callbacks):
     def __init__(self, ends_at=None):
         self.told, self.ends_at = [], ends_at
 
+    def on_algorithm_init(self, trainer):
+        self.told.append((trainer.trial.number, "init", trainer.lifetime.training_iteration))
+
+    def on_evaluate_start(self, trainer):
+        self.told.append((trainer.trial.number, "before", trainer.lifetime.training_iteration))
+
     def on_train_result(self, trainer, result):
         result["env_runners"]["rate"] = trainer.config.lr
         self.told.append((trainer.trial.number, "result", result["training_iteration"]))
@@ -60,7 +66,8 @@ def ended(tmp_path_factory):
 def test_every_hook_is_called_for_each_trial_with_that_trials_result(ended):
     told, done = ended
     assert told.of(0, "result") == [1, 2, 3, 4, 5, 6]
-    assert told.of(0, "evaluation") == [4, 6]
+    assert told.of(0, "init") == [0]
+    assert told.of(0, "before") == told.of(0, "evaluation") == [4, 6]
     assert told.of(0, "end") == [6]
     assert len(told.of(0, "checkpoint")) == 1
     assert done.outcomes[0].result["env_runners"]["rate"] == RATES[0]
@@ -164,6 +171,16 @@ class Acts(Callbacks):
 
 
 def test_a_hook_that_is_never_called_is_refused():
+    class Scores(Callbacks):
+        custom_evaluation_function = lambda self, trainer: {"score": 1}
+
+    class Watches(Callbacks):
+        on_environment_created = lambda self, env: None
+
+    needing = {"custom_evaluation_function": Scores, "on_environment_created": Watches}
+    for hook, callbacks in needing.items():
+        with pytest.raises(UsageError, match=f"{hook} needs a Trainer"):
+            check_callbacks(SMALL_REINFORCE.replace(callbacks=callbacks))
     with pytest.raises(UsageError, match="on_evaluate_end is never called here"):
         check_callbacks(SMALL_REINFORCE.replace(callbacks=InputsSpec), never=("on_evaluate_end",))
 

@@ -46,6 +46,15 @@ def test_a_setting_drawn_at_random_is_an_axis_and_not_a_row_of_categories():
     assert "the best 6 of 8 settings" in curves.get_title(loc="left")
 
 
+def test_of_many_settings_the_curves_are_of_the_best_by_the_mode():
+    groups = swept([{"lr": lr} for lr in DRAWN]).by_settings()
+    ends = {}
+    for mode in ("max", "min"):
+        curves = plots.figure(groups, RETURN, mode).axes[0]
+        ends[mode] = [line.get_ydata()[-1] for line in curves.lines]
+    assert ends == {"max": [74, 64, 54, 44, 34, 24], "min": [4, 14, 24, 34, 44, 54]}
+
+
 def test_plot_is_that_figure_and_refuses_a_sweep_without_a_score():
     done = swept([{"lr": 1e-3}, {"lr": 1e-2}])
     titles = [axis.get_title(loc="left") for axis in plots.figure(done.by_settings(), RETURN).axes]
@@ -75,14 +84,19 @@ def test_a_grid_of_two_settings_is_a_heat_map_with_numbers_in_order():
 
 def test_a_few_values_of_one_setting_are_curves_alone():
     (curves,) = panels([{"lr": lr, "gamma": 0.9} for lr in (1e-3, 1e-2)], seeds=3)
-    assert curves.get_title(loc="left") == "episode_return_mean, median and range of seeds"
+    assert (
+        curves.get_title(loc="left") == "episode_return_mean, interquartile mean and range of seeds"
+    )
     labels = [text.get_text() for text in curves.get_legend().get_texts()]
     assert labels == [
         "lr=0.01  15",
         "lr=0.001  5",
-    ]  # what was varied, the best first, with its last median
+    ]  # what was varied, the best first, with its last mean
     (eight,) = panels([{}], seeds=8)
-    assert eight.get_title(loc="left") == "episode_return_mean, median and quartiles of seeds"
+    assert (
+        eight.get_title(loc="left")
+        == "episode_return_mean, interquartile mean and 95 % interval of seeds"
+    )
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -31,6 +32,18 @@ SMALL = SMALL_REINFORCE.replace(total_env_steps=64 * 12)
 RATES = [1e-4, 1e-3, 1e-2, 1e-1]
 PBT = PopulationBasedTraining(perturbation_interval=4)
 ALONE = {"quiet": True, "devices": 1}
+
+
+class Told(Callbacks):
+    """Notes in which folder a trial begins and is resumed."""
+
+    told: ClassVar[list] = []
+
+    def on_algorithm_init(self, trainer):
+        self.told.append(("begins", trainer.run_dir.name))
+
+    def on_checkpoint_loaded(self, trainer):
+        self.told.append(("resumes", trainer.run_dir.name))
 
 
 @pytest.fixture(scope="module")
@@ -82,6 +95,13 @@ def test_the_worst_members_train_on_with_the_state_and_the_changed_numbers_of_th
     settings = {outcome.trial.number: outcome.trial.settings for outcome in copied.outcomes}
     last = {takeover.target: takeover.settings for takeover in copied.lineage.takeovers}
     assert settings == {i: last.get(i, {"lr": rate}) for i, rate in enumerate(RATES)}
+
+
+def test_with_mode_min_the_lowest_is_copied(copied):
+    done = sweep(SMALL, {"lr": RATES}, scheduler=PBT, mode="min", run_dir=None, **ALONE)
+    scores = [outcome.curve[1][3] for outcome in copied.outcomes]
+    first = done.lineage.takeovers[0]
+    assert (first.source, first.target) == (np.argmin(scores), np.argmax(scores))
 
 
 def test_the_folder_tells_the_lineage_and_the_numbers_that_each_ended_with(copied):
@@ -143,11 +163,18 @@ def test_ctrl_c_saves_the_population(copied, tmp_path, monkeypatch):
         return perturb(self, state, numbers)
 
     monkeypatch.setattr(population.Population, "perturb", interrupted)
-    cut = sweep(SMALL, {"lr": RATES}, scheduler=PBT, run_dir=tmp_path / "cut", **ALONE)
+    config = SMALL.replace(callbacks=Told)
+    monkeypatch.setattr(Told, "told", [])
+    cut = sweep(config, {"lr": RATES}, scheduler=PBT, run_dir=tmp_path / "cut", **ALONE)
     assert cut.outcomes == []
+    begun = [("begins", f"{number:04d}") for number in range(len(RATES))]
+    assert Told.told == begun
+    Told.told.clear()
     monkeypatch.setattr(population.Population, "perturb", perturb)
     assert list(checkpoint.iterations(tmp_path / "cut" / "population")) == [4]
     assert_equal_to_the_bit(resume_sweep(tmp_path / "cut", quiet=True, trust=True), copied)
+    resumed = [(what, folder) for _, folder in begun for what in ("begins", "resumes")]
+    assert Told.told == resumed
 
 
 @pytest.mark.long

@@ -42,11 +42,45 @@ def test_the_best_setting_is_that_of_the_best_median_and_not_of_the_luckiest_tri
     assert [outcome.score for outcome in outcomes] == [90.0, 100.0, 110.0]
 
 
+def test_trials_that_differ_by_their_seeds_alone_are_shown_by_these():
+    (trial,) = trials_of(SMALL_CARTPOLE.replace(seed=7), [{}], 1)
+    outcome = TrialResult(trial, TERMINATED, {"training_iteration": 6}, 20.0)
+    assert repr(outcome) == "<TrialResult seed=7: terminated, 6 iterations, score 20>"
+    assert "seed" in repr(Sweep([outcome], RETURN, None))
+
+
+def test_with_mode_min_the_lowest_is_the_best_everywhere():
+    done = swept(lucky=[300.0, 20.0, 310.0], steady=[90.0, 100.0, 110.0], lost=[FAILED])
+    done.mode = "min"
+    assert done.best_trial().score == 20.0 and "score 20" in repr(done)
+    assert done.best_trial(mode="max").score == 310.0
+    assert done.best_setting()[0] == {"lr": 2.0}  # medians 300 and 100
+    assert done.best_setting(mode="max")[0] == {"lr": 1.0}
+    scores = [row.split()[-3] for row in done.table().splitlines()[1:-1]]
+    assert scores == ["20.00", "90.00", "100.00", "110.00", "300.00", "310.00"]
+    assert done.table().splitlines()[-1].split()[3] == DIVERGED
+    with pytest.raises(UsageError, match="unknown mode 'mim'; known: max, min"):
+        done.best_trial(mode="mim")
+
+
 def test_a_seed_without_a_score_counts_as_the_worst():
     done = swept(fragile=[FAILED, FAILED, 500.0], steady=[90.0, 100.0, 110.0])
     assert done.best_setting()[0] == {"lr": 2.0}
     with pytest.raises(UsageError, match="no trial has a"):
         swept(lost=[FAILED]).best_setting()
+
+
+def test_the_probability_of_improvement_counts_seeds_without_a_score_as_the_worst():
+    done = swept(fragile=[FAILED, 95.0, 120.0], steady=[90.0, 100.0, 110.0], lost=[FAILED])
+    found = done.probability_of_improvement({"lr": 1.0}, {"lr": 2.0})
+    assert found.value == pytest.approx(4 / 9)  # 95 beats 90, and 120 all three
+    assert done.best_setting_text() == (
+        "lr=2, median 100.00 of 3 seeds; a seed of it beats one of lr=1 with probability 0.56"
+    )
+    done.mode = "min"
+    assert done.probability_of_improvement({"lr": 1.0}, {"lr": 2.0}).value == pytest.approx(2 / 9)
+    with pytest.raises(UsageError, match=r"no trial has the settings .*; tried: lr=1, lr=2, lr=3"):
+        done.probability_of_improvement({"lr": 7.0}, {"lr": 1.0})
 
 
 def test_seeds_without_a_score_are_counted_as_failed_and_the_table_says_so():

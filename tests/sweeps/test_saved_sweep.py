@@ -51,7 +51,7 @@ def planned(monkeypatch):
     """[(order, warnings)] of sweeps that got as far as training, which is left out."""
     found = []
 
-    def note(trials, order, quiet, open_store, warnings=()):
+    def note(config, trials, order, quiet, open_store, warnings=()):
         open_store().close()
         found.append((order, list(warnings)))
 
@@ -120,6 +120,8 @@ def test_a_plan_that_is_no_plan_is_refused(path, text, message):
         ({"objects": ["per_policy.nobody.lr"]}, "damaged"),
         ({"metric": None}, "has metric=None"),
         ({"metric": "nowhere"}, "nowhere"),
+        ({"mode": 3}, "has mode=3"),
+        ({"mode": "mim"}, "unknown mode 'mim'; known: max, min"),
         ({"stop": []}, "has stop="),
         ({"batch_size": "many"}, "batch_size"),
         ({"halving": {}}, "halving"),

@@ -50,7 +50,8 @@ def test_a_trial_is_the_run_of_its_settings_and_its_seed(tmp_path, monkeypatch):
         wanted = trainer.get_weights()
     found = jaxrl.load_policy(second.folder, trust=True).weights
     jax.tree.map(np.testing.assert_array_equal, found, next(iter(wanted.values())))
-    assert len(jaxrl.load_run(second.folder).results()) == 3
+    rows = jaxrl.load_run(second.folder).results()
+    assert [row["trial_id"] for row in rows] == [second.trial.name] * 3
 
 
 def test_a_resumed_sweep_goes_on_with_the_trial_that_was_broken_off(tmp_path):

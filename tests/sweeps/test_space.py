@@ -1,5 +1,6 @@
 """What a sweep tries, against combinations counted by hand and the bounds that were asked for."""
 
+import json
 import math
 
 import numpy as np
@@ -7,8 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxrl import UsageError, choice, grid_search, loguniform, randint, uniform
-from jaxrl.sweeps.space import settings_of
+from jaxrl import (
+    UsageError,
+    choice,
+    grid_search,
+    lograndint,
+    loguniform,
+    quniform,
+    randint,
+    uniform,
+)
+from jaxrl.sweeps.space import from_json, settings_of, to_json
 
 
 def test_grids_are_combined_the_last_one_fastest():
@@ -68,6 +78,29 @@ def test_loguniform_draws_as_often_below_the_geometric_mean_as_above():
     assert abs(share - 0.5) < 4 * math.sqrt(0.25 / 2000)
 
 
+def test_quniform_draws_multiples_the_ends_half_as_often():
+    found = [settings["gamma"] for settings in settings_of({"gamma": quniform(0, 1, 0.25)}, 4000)]
+    counts = np.unique(found, return_counts=True)
+    np.testing.assert_array_equal(counts[0], [0, 0.25, 0.5, 0.75, 1])  # both bounds included
+    np.testing.assert_allclose(counts[1] / 4000, [1 / 8, 1 / 4, 1 / 4, 1 / 4, 1 / 8], atol=0.03)
+    assert max(settings["x"] for settings in settings_of({"x": quniform(0.1, 0.3, 0.1)}, 50)) == 0.3
+
+
+def test_lograndint_is_the_floor_of_loguniform():
+    found = [settings["n"] for settings in settings_of({"n": lograndint(1, 8)}, 4000)]
+    values, counts = np.unique(found, return_counts=True)
+    assert values.tolist() == [1, 2, 3, 4, 5, 6, 7] and type(found[0]) is int
+    shares = [math.log((n + 1) / n) / math.log(8) for n in range(1, 8)]
+    np.testing.assert_allclose(counts / 4000, shares, atol=0.03)
+    assert shares[0] == pytest.approx(1 / 3)
+
+
+@pytest.mark.parametrize("draw", [quniform(0, 1, 0.25), lograndint(1, 8)])
+def test_a_draw_is_read_back_from_its_file(draw):
+    again = from_json(json.loads(json.dumps(to_json(draw))))
+    assert (again.kind, again.arguments) == (draw.kind, draw.arguments)
+
+
 def test_the_same_seed_draws_the_same():
     space = {"lr": loguniform(1e-5, 1e-2), "gamma": uniform(0.9, 1.0)}
     assert settings_of(space, 5, 3) == settings_of(space, 5, 3) != settings_of(space, 5, 4)
@@ -93,6 +126,10 @@ def test_the_same_seed_draws_the_same():
         (lambda: choice("relu"), "a choice takes a list of values, not 'relu'"),
         (lambda: randint(1.5, 3), r"randint\(1.5, 3\): both bounds must be integers"),
         (lambda: randint(1, 3.5), "both bounds must be integers"),
+        (lambda: lograndint(1, 3.5), r"lograndint\(1, 3.5\): both .* loguniform\(...\) draws"),
+        (lambda: lograndint(0, 3), r"lograndint\(0, 3\) needs 0 < low < high"),
+        (lambda: quniform(0, 1, 0.3), r"quniform\(0, 1, 0.3\): both bounds .* multiples of 0.3"),
+        (lambda: quniform(0, 1, 0), "quniform q=0 must be a number > 0"),
     ],
 )
 def test_what_cannot_be_tried_is_refused(make, words):

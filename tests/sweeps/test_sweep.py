@@ -337,7 +337,7 @@ def test_a_trial_stops_after_the_chunk_in_which_its_time_was_up(rates, tmp_path)
         np.testing.assert_allclose(outcome.curve[1], whole.curve[1][:1], rtol=1e-4)
         folder = path / "trials" / outcome.trial.folder_name
         (row,) = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
-        assert row["done"]
+        assert row["done"] and row["trial_id"] == outcome.trial.name
     patient = sweep(SMALL, {"lr": RATES}, **shared, run_dir=None, stop={"time_total_s": 1e9})
     assert [(outcome.status, outcome.iterations) for outcome in patient.outcomes] == [
         ("terminated", 12)
@@ -367,6 +367,23 @@ def test_halving_drops_the_worse_half_at_each_rung(rates, tmp_path):
         (outcome.trial.number, outcome.iterations) for outcome in halved.outcomes
     ]
     assert len((path / "results.jsonl").read_text().splitlines()) == 4
+
+
+def test_halving_with_mode_min_keeps_the_lower_half_also_when_resumed(rates, tmp_path):
+    options = {"halving": 2, "mode": "min", "quiet": True, "devices": 1}
+    halved = sweep(SMALL, {"lr": RATES}, seeds=2, run_dir=tmp_path / "halved", **options)
+    at_three = {outcome.trial.number: outcome.curve[1][2] for outcome in rates.outcomes}
+    dropped = {outcome.trial.number for outcome in halved.outcomes if outcome.iterations == 3}
+    assert dropped == set(sorted(at_three, key=at_three.get)[2:])
+    lines = (tmp_path / "halved" / "results.jsonl").read_text().splitlines(keepends=True)
+    (tmp_path / "halved" / "results.jsonl").write_text("".join(lines[:2]))
+    again = resume_sweep(tmp_path / "halved", quiet=True, trust=True)
+    assert again.mode == "min" and again.best_trial().score == min(scores_of(again))
+    assert [outcome.iterations for outcome in again] == [outcome.iterations for outcome in halved]
+
+
+def scores_of(done):
+    return [outcome.score for outcome in done if outcome.score is not None]
 
 
 def test_what_diverges_stops_alone(rates):
@@ -497,7 +514,9 @@ def test_nothing_is_left_to_do_for_a_sweep_that_is_over(rates):
     ]
 
 
-def test_ctrl_c_keeps_the_batches_that_are_over(monkeypatch):
+def test_ctrl_c_keeps_the_batches_that_are_over_and_names_the_command_for_the_rest(
+    monkeypatch, tmp_path, capsys
+):
     ended = []
 
     def train(self, number, batch, size, rung):
@@ -509,8 +528,12 @@ def test_ctrl_c_keeps_the_batches_that_are_over(monkeypatch):
 
     train_batch = scheduler.Scheduler._train
     monkeypatch.setattr(scheduler.Scheduler, "_train", train)
-    cut = sweep(SMALL, {"lr": RATES}, seeds=2, batch_size=2, quiet=True, devices=1, run_dir=None)
+    options = {"seeds": 2, "batch_size": 2, "devices": 1, "run_dir": tmp_path / "cut"}
+    cut = sweep(SMALL, {"lr": RATES}, **options)
     assert [outcome.trial.number for outcome in cut.outcomes] == [0, 1]
+    said = " ".join(capsys.readouterr().out.split())
+    assert "stopped; 2 of 4 trials are finished and kept resume" in said
+    assert f"--resume {cut.folder}" in said
 
 
 @pytest.mark.parametrize(

@@ -24,9 +24,9 @@ def progress_with(*, is_terminal):
     return Progress(console=console)
 
 
-def rows():
+def rows(mode="max"):
     finished = TrialResult(TRIALS[0], TERMINATED, {"training_iteration": 40}, 12.5)
-    return rows_of(TRIALS, [finished], [TrialRow(TRIALS[2], RUNNING, 1000, 30.25)])
+    return rows_of(TRIALS, [finished], [TrialRow(TRIALS[2], RUNNING, 1000, 30.25)], mode)
 
 
 def table(height=20):
@@ -39,6 +39,7 @@ def test_the_best_trial_comes_first_and_those_that_wait_last():
         (0, "terminated"),
         (1, "pending"),
     ]
+    assert [row.trial.number for row in rows("min")] == [0, 2, 1]
 
 
 def test_a_terminal_shows_the_table_above_the_line():

@@ -32,6 +32,13 @@ def test_numbers_share_a_program_and_sizes_do_not():
     ]
 
 
+def test_an_environment_with_arrays_among_its_numbers_is_swept_too():
+    """Acrobot's torques are an array, which has no hash."""
+    acrobot = ARENA.replace(env="gymnax:Acrobot-v1")
+    (group,) = plan([{"lr": lr} for lr in (1e-3, 1e-2)], config=acrobot)
+    assert group.shapes is group.shapes and group.shapes.metrics
+
+
 class Unequal(Corridor):
     __eq__, __hash__ = object.__eq__, object.__hash__
 

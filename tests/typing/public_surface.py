@@ -6,6 +6,7 @@ from typing import Any, assert_type
 import jax
 
 import jaxrl
+from jaxrl.rllib import PPOConfig
 
 
 class Pole(jaxrl.Environment):
@@ -23,6 +24,8 @@ def training() -> None:
         assert_type(trainer.save(), Path | None)
         assert_type(trainer.get_policy("pol1"), jaxrl.Policy)
     assert_type(jaxrl.Trainer.from_checkpoint("runs/arena/latest"), jaxrl.Trainer)
+    chain = PPOConfig().environment("CartPole-v1").training(lr=3e-4)
+    assert_type(chain.build_algo(run_dir=None), jaxrl.Trainer)
     assert_type(jaxrl.from_rllib("params.json", ignore=["batch_mode"]).config, jaxrl.PPOConfig)
 
 

@@ -192,19 +192,14 @@ class PolicyClient:
         """Adds a reward since the last action; it is sent with the next message.
 
         Args:
-            info: for programs written for RLlib: None or empty, since nothing reads it.
+            info: for programs written for RLlib: it is not sent, since nothing reads it; what a
+                policy should know is in its observation.
             multiagent_done_dict: {agent: True} of the agents whose part in the episode ended with
                 this reward, while others go on; `end_episode` ends it for all ("__all__").
 
         Raises:
-            ValueError: an `info` that says something, or agents that have ended where the server
-                has one alone.
+            ValueError: agents that have ended where the server has one alone.
         """
-        if not _is_empty(info):
-            raise ValueError(
-                f"info={info!r:.80}: nothing reads it here: what a policy should know is in its "
-                "observation; leave info out"
-            )
         done = multiagent_done_dict or {}
         if not isinstance(done, dict) or not all(isinstance(end, FLAGS) for end in done.values()):
             raise ValueError(f"multiagent_done_dict={done!r:.80} must be {{agent: True or False}}")
@@ -420,12 +415,6 @@ def _each(convert: Callable[[Any], Any], values: Any) -> Any:
     if isinstance(values, dict):
         return {agent: convert(value) for agent, value in values.items()}
     return convert(values)
-
-
-def _is_empty(info: Any) -> bool:
-    """Returns whether an info, or that of each agent, says nothing."""
-    parts = info.values() if isinstance(info, dict) else [info]
-    return all(part is None or (isinstance(part, dict) and not part) for part in parts)
 
 
 def _sum(total: Any, value: Any) -> Any:

@@ -1,6 +1,7 @@
 """`BCConfig` and `MARWILConfig`: the settings of learning from recorded episodes."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from jaxrl.algorithms import validators
@@ -15,21 +16,36 @@ from jaxrl.models.network_inputs import OWN
 ITERATION = 4096  # steps, where `train_batch_size` is not given
 
 
-@words.written(lambda name, texts: tuple(texts), "DIR|minari:NAME")
+def _of_words(name: str, texts: Sequence[str]) -> Any:
+    return words.pairs(name, texts) if texts[0].startswith("{") else tuple(texts)
+
+
+@words.written(_of_words, "DIR|minari:NAME|{DIR: SHARE}")
 def _sources(name: str, value: Any) -> None:
-    if not all(isinstance(source, str) and source for source in value):
+    shares = [part[1] for part in value if isinstance(part, tuple) and len(part) == 2]
+    sources = [part[0] for part in value] if shares and len(shares) == len(value) else value
+    if not all(isinstance(source, str) and source for source in sources):
         raise UsageError(
-            f"{name}={brief(value)} must name recorded episodes: a folder of Parquet files, "
-            "minari:NAME, or several of them"
+            f"{name}={brief(value)} must name recorded episodes: a folder of them, minari:NAME, "
+            "several, or a mapping {folder: share}"
         )
+    if shares and "sampler" in sources:
+        raise UsageError(f"{name}: nothing is played, so there is no 'sampler': name folders alone")
+    for source, share in zip(sources, shares, strict=False):
+        number(0, 1, open_low=True)(f"{name}[{source!r}]", share)
+    if shares and not math.isclose(math.fsum(shares), 1, rel_tol=1e-6):
+        raise UsageError(f"{name}: the shares must make 1 together, not {math.fsum(shares):g}")
 
 
 def _as_sources(name: str, value: Any) -> tuple:
-    """Paths as text."""
-    return tuple(
-        source if isinstance(source, str | int | float | bool) else str(source)
-        for source in validators.several(name, value)
-    )
+    """Paths as text, also those in pairs (folder, share)."""
+
+    def as_text(source: Any) -> Any:
+        if isinstance(source, tuple):
+            return (*map(as_text, source[:1]), *source[1:])
+        return source if isinstance(source, str | int | float | bool) else str(source)
+
+    return tuple(map(as_text, validators.several(name, value)))
 
 
 @algorithm_config
@@ -49,7 +65,8 @@ class BCConfig(AlgorithmConfig):
 
     input: Any = setting(
         (),
-        "recorded episodes to learn from: a folder of Parquet files, minari:NAME, or several",
+        "recorded episodes to learn from: a folder of them, minari:NAME, several, or "
+        "{folder: share of the steps}",
         _sources,
         read=_as_sources,
     )
@@ -63,6 +80,11 @@ class BCConfig(AlgorithmConfig):
         number(0, open_low=True, optional=True),
         traced=True,
     )
+
+    @property
+    def sources(self) -> list[tuple[str, float | None]]:
+        """The sources of episodes, each with its share; None where all steps are drawn alike."""
+        return [part if isinstance(part, tuple) else (part, None) for part in self.input]
 
     def check_policy(self, policy: PolicyId, num_agents: int) -> None:
         if not self.input:

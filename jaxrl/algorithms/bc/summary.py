@@ -16,6 +16,9 @@ def describe(config: BCConfig) -> list[Line]:
         f"{steps // size:,} minibatches of {size:,} drawn steps = {steps:,} steps an iteration; "
         f"{config.num_updates:,} iterations, {config.num_updates * steps:,} steps"
     )
-    lines = [environment_line(config), ("episodes", ", ".join(config.input)), ("batch", batch)]
+    sources = []
+    for source, share in config.sources:
+        sources.append(source if share is None else f"{share:.4g} of {source}")
+    lines = [environment_line(config), ("episodes", ", ".join(sources)), ("batch", batch)]
     lines += policy_lines(config.build(), f", loss = {loss}")
     return [*lines, *idle_lines(config)]

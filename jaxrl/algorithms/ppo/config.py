@@ -3,15 +3,23 @@
 from collections.abc import Callable, Mapping
 from typing import Any, Unpack
 
-from jaxrl.algorithms import rllib_values, sharding, validators
+from jaxrl.algorithms import sharding
 from jaxrl.algorithms.config import AlgorithmConfig, algorithm_config, make_env
 from jaxrl.algorithms.model_config import NETWORK
+from jaxrl.algorithms.ppo.clipped_rewards import check_clip, read_clip
 from jaxrl.algorithms.ppo.fast import fast_settings
 from jaxrl.algorithms.ppo.hypers import Hypers
 from jaxrl.algorithms.ppo.keywords import PPOKeywords, TunedKeywords
+from jaxrl.algorithms.ppo.optimizer import (
+    GLOBAL_NORM,
+    GRAD_CLIPS,
+    OPTIMIZER,
+    check_optimizer,
+    optimizer_of,
+)
 from jaxrl.algorithms.ppo.tuned import resolve_tuned
 from jaxrl.algorithms.rllib_values import read_settings
-from jaxrl.algorithms.validators import optimizer_of, schedule
+from jaxrl.algorithms.validators import schedule
 from jaxrl.core.errors import UsageError
 from jaxrl.core.fields import count, flag, number, one_of, setting
 from jaxrl.core.frozen import freeze
@@ -60,6 +68,12 @@ class PPOConfig(AlgorithmConfig):
     lambda_: float = setting(
         1.0, "lambda of generalised advantage estimation", number(0, 1), traced=True
     )
+    use_critic: bool = setting(
+        True,
+        "whether a value function is learned as the baseline of advantages; False: advantages are "
+        "discounted sums of rewards (docs/ppo.md)",
+        flag,
+    )
     clip_param: float = setting(
         0.3, "the surrogate's ratio is clipped to 1 +- this", number(0), traced=True
     )
@@ -89,6 +103,13 @@ class PPOConfig(AlgorithmConfig):
         "batch",
         "standardise advantages over the policy's batch, each minibatch, or None",
         one_of("batch", "minibatch", None),
+    )
+    clip_rewards: float | str | None = setting(
+        None,
+        "rewards to learn from: their sign (sign, or True), or clipped to +- a number; None: as "
+        "they are",
+        check_clip,
+        read=read_clip,
     )
     normalize_returns: bool = setting(
         False,
@@ -129,9 +150,8 @@ class PPOConfig(AlgorithmConfig):
     optimizer: Callable | str | None = setting(
         None,
         "module:name or a function, from learning rate to optax transformation; None: Adam",
-        validators.optimizer,
-        read=rllib_values.no_options,
-        kind=validators.OPTIMIZER,
+        check_optimizer,
+        kind=OPTIMIZER,
     )
     adam_epsilon: float = setting(1e-8, "Adam's epsilon", number(0, open_low=True), traced=True)
     grad_clip: float | None = setting(
@@ -139,6 +159,12 @@ class PPOConfig(AlgorithmConfig):
         "bound of the gradient's global norm; None: no clipping",
         number(0, open_low=True, optional=True),
         traced=True,
+    )
+    grad_clip_by: str = setting(
+        GLOBAL_NORM,
+        "what grad_clip bounds: the global_norm of all arrays together, the norm of each array, or "
+        "the value of each number",
+        one_of(*GRAD_CLIPS),
     )
 
     def check_together(self) -> None:
@@ -151,6 +177,8 @@ class PPOConfig(AlgorithmConfig):
 
     def check_policy(self, policy: PolicyId, num_agents: int) -> None:
         optimizer_of(self.optimizer)
+        if self.center_values and not self.use_critic:
+            raise UsageError("use_critic=False leaves no values for center_values=True: give one")
         rows = self.train_batch_size * num_agents
         if self.minibatch_size > rows:
             raise UsageError(

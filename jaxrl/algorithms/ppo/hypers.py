@@ -32,13 +32,8 @@ class Hypers(struct.PyTreeNode):
 
     def at(self, env_steps: jax.Array) -> "Hypers":
         """The numbers after `env_steps`, f32[], steps of training: schedules become values."""
-
-        def value(number: jax.Array) -> jax.Array:
-            if number.ndim == 0:
-                return number
-            return jnp.interp(env_steps, number[:, 0], number[:, 1])
-
-        return jax.tree.map(value, self)
+        value = lambda knots: jnp.interp(env_steps, knots[:, 0], knots[:, 1])
+        return jax.tree.map(lambda number: value(number) if number.ndim else number, self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +50,13 @@ class PPOSpec(LearnerSpec):
     target_kl: float | None = None
     center_values: bool = False
     normalize_intrinsic_rewards: bool = False
+    grad_clip_by: str = "global_norm"
+    clip_rewards: float | str | None = None  # the bound, or "sign"
+    use_critic: bool = True
+
+    @property
+    def changes_rewards(self) -> bool:
+        return super().changes_rewards or self.clip_rewards is not None
 
     def no_returns(self, shape: tuple[int, ...]) -> PyTree | None:
         total = super().no_returns(shape)

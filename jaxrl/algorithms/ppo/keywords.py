@@ -37,6 +37,9 @@ class TunedKeywords(TypedDict, total=False):
     fcnet_hiddens: Sequence[int]
     fcnet_activation: str
     fcnet_kernel_initializer: str
+    fcnet_kernel_initializer_kwargs: Any
+    fcnet_bias_initializer: str | None
+    fcnet_bias_initializer_kwargs: Any
     vf_share_layers: bool
     head_fcnet_hiddens: Sequence[int]
     free_log_std: bool
@@ -65,6 +68,7 @@ class TunedKeywords(TypedDict, total=False):
     lr: Any
     gamma: float
     lambda_: float
+    use_critic: bool
     clip_param: float
     vf_clip_param: float | None
     value_clip: str | None
@@ -74,6 +78,7 @@ class TunedKeywords(TypedDict, total=False):
     kl_coeff: float
     kl_target: float
     normalize_advantages: str | None
+    clip_rewards: float | str | None
     normalize_returns: bool
     center_values: bool
     dual_clip: float | None
@@ -83,6 +88,7 @@ class TunedKeywords(TypedDict, total=False):
     optimizer: Callable | str | None
     adam_epsilon: float
     grad_clip: float | None
+    grad_clip_by: str
 
 
 class PPOKeywords(TunedKeywords, total=False):

@@ -62,6 +62,8 @@ def ppo_loss(params: PyTree, spec: PPOSpec, batch: Batch, hypers: Hypers) -> tup
     distribution, value = spec.policy_spec.evaluate_actions(
         params, batch.obs, batch.action_mask, batch.carry, batch.is_first, batch.waited
     )
+    if not spec.use_critic:
+        value = batch.value  # 0, as the target is: no error, and no gradient
     learned = batch.learned(distribution)
     log_prob = learned.log_prob(batch.action)
     values = (value, batch.value, batch.target, hypers.vf_clip_param, spec.value_clip)

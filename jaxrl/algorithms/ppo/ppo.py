@@ -14,12 +14,12 @@ from jaxrl.algorithms.ppo.config import PPOConfig
 from jaxrl.algorithms.ppo.diagnostics import concerns
 from jaxrl.algorithms.ppo.hypers import PPOSpec
 from jaxrl.algorithms.ppo.loss import HEADLINE_METRICS, ROOT_CAUSE_METRICS
+from jaxrl.algorithms.ppo.optimizer import optimizer_of
 from jaxrl.algorithms.ppo.rewards import check_rewards_itself, prepare_rewards
 from jaxrl.algorithms.ppo.summary import describe
 from jaxrl.algorithms.ppo.update import init_learner, update_policy
 from jaxrl.algorithms.sharding import blocks_of
 from jaxrl.algorithms.task_settings import refuse_what_the_host_does
-from jaxrl.algorithms.validators import optimizer_of
 from jaxrl.core.env import strongly_typed
 from jaxrl.core.errors import UsageError, brief
 from jaxrl.core.outside_env import refuse_outside
@@ -107,4 +107,7 @@ def _ppo_spec(
         target_kl=config.target_kl,
         center_values=config.center_values,
         normalize_intrinsic_rewards=config.normalize_intrinsic_rewards,
+        grad_clip_by=config.grad_clip_by,
+        clip_rewards=config.clip_rewards,
+        use_critic=config.use_critic,
     )

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl.algorithms.on_policy import Iteration
+from jaxrl.algorithms.ppo.clipped_rewards import clipped
 from jaxrl.algorithms.ppo.hypers import PPOSpec
 from jaxrl.algorithms.ppo.update import PPOState
 from jaxrl.core.errors import UsageError
@@ -35,12 +36,15 @@ def prepare_rewards(
 ) -> Prepared:
     """(learner, trajectory, returns, metrics): the rewards of an iteration, ready to learn from.
 
-        r = extrinsic + intrinsic_reward_coeff * intrinsic / std(G of intrinsic)
+        r = clipped extrinsic + intrinsic_reward_coeff * intrinsic / std(G of intrinsic)
         r / std(G of r)
 
     with the running standard deviation of the discounted return G, the first division with
     `normalize_intrinsic_rewards` alone, the second with `normalize_returns` (see `scale_rewards`).
     """
+    if spec.clip_rewards is not None:
+        reward = clipped(trajectory.reward, spec.clip_rewards)
+        trajectory = trajectory.replace(reward=reward, return_before=None)
     returns = iteration.returns  # of intrinsic rewards as well, where they are scaled
     if not spec.normalize_intrinsic_rewards:
         returns = {"total": returns}

@@ -10,9 +10,11 @@ import jax
 from jaxrl.algorithms.base import batch_line, environment_line, idle_lines
 from jaxrl.algorithms.model_config import NETWORK, model_name
 from jaxrl.algorithms.ppo.batch import BatchLayout, batch_layout
+from jaxrl.algorithms.ppo.clipped_rewards import described
 from jaxrl.algorithms.ppo.config import PPOConfig
 from jaxrl.algorithms.ppo.hypers import PPOSpec
 from jaxrl.algorithms.ppo.loss import Terms, total_loss
+from jaxrl.core.errors import counted
 from jaxrl.core.fields import field_names
 from jaxrl.core.plan import Line
 from jaxrl.core.spaces import Box, Space, is_tree, parts_of, tree_of
@@ -259,8 +261,8 @@ def _minibatches(config: PPOConfig, layout: BatchLayout, blocks: int) -> str:
     if not isinstance(optimizer, str):
         optimizer = getattr(optimizer, "__name__", "the given optimizer")
     return (
-        f"{rows:,} rows, {config.num_epochs} epochs in minibatches of {size}: "
-        f"{updates:,} gradient steps, {optimizer} lr {_schedule(config.lr)}"
+        f"{counted(rows, 'row')}, {counted(config.num_epochs, 'epoch')} in minibatches of {size}: "
+        f"{counted(updates, 'gradient step')}, {optimizer} lr {_schedule(config.lr)}"
     )
 
 
@@ -306,7 +308,7 @@ def _objective(config: PPOConfig, spec: PPOSpec) -> str:
     coefficients = SimpleNamespace(
         **{name: _term(_schedule(value), value) for name, value in numbers.items()}
     )
-    coefficients.vf_loss_coeff = _term(f"{config.vf_loss_coeff:g}")
+    coefficients.vf_loss_coeff = _term(f"{config.vf_loss_coeff:g}", config.use_critic)
     coefficients.kl_coeff = _term("k", penalised)
     model_loss = _term("the model's loss", hasattr(spec.policy_spec.model, "loss"))
     try:
@@ -325,7 +327,10 @@ def _advantages(config: PPOConfig) -> str:
     if config.normalize_advantages:
         how = f"standardised over the {config.normalize_advantages}"
     scaled = ", rewards in units of the return's deviation" if config.normalize_returns else ""
+    scaled = described(config.clip_rewards) + scaled
     centered = ", values centered" if config.center_values else ""
+    if not config.use_critic:
+        return f"gamma {config.gamma:g}, no critic: advantages are returns, {how}{scaled}"
     return f"gamma {config.gamma:g}, lambda {config.lambda_:g}, advantages {how}{scaled}{centered}"
 
 

@@ -16,6 +16,8 @@ from jaxrl.algorithms.ppo.batch import (
 from jaxrl.algorithms.ppo.behaviour import as_if_by_policy, as_if_played_now
 from jaxrl.algorithms.ppo.hypers import Hypers, PPOSpec
 from jaxrl.algorithms.ppo.loss import Sums, Terms, gradient, learner_metrics
+from jaxrl.algorithms.ppo.optimizer import GLOBAL_NORM, NORM, clipped_apart
+from jaxrl.algorithms.ppo.without_critic import without_critic
 from jaxrl.core.fast_prng import with_fast_keys
 from jaxrl.core.types import Key, PyTree
 from jaxrl.models.model import ActorCritic
@@ -66,7 +68,10 @@ def update_policy(
         trajectory = as_if_played_now(spec, learner.weights, trajectory)
     if spec.policy_spec.exploration is not None or trajectory.log_prob is not None:
         trajectory = as_if_by_policy(trajectory)
-    estimates = advantages_and_targets(spec, trajectory, hypers)
+    if spec.use_critic:
+        estimates = advantages_and_targets(spec, trajectory, hypers)
+    else:
+        trajectory, estimates = without_critic(spec, trajectory, hypers)
     batch = make_batch(spec, learner.filter, trajectory, estimates)
     layout = batch_layout(spec.policy_spec, trajectory.value.shape)
     minibatches = make_minibatches(spec, layout, batch, iteration.key)
@@ -75,17 +80,14 @@ def update_policy(
 
     _, target_variance = moments(batch.target, batch.weight, axis_name=spec.axis_name)
     metrics = learner_metrics(steps, minibatches.num_per_pass, target_variance, hypers)
+    if not spec.use_critic:
+        del metrics["vf_explained_var"]
     metrics["parameters_finite"] = finite.astype(jnp.float32)
     has_rows = total(batch.weight, spec.axis_name) > 0
     kl_coeff = next_kl_coeff(hypers.kl_coeff, metrics["mean_kl_loss"], hypers.kl_target)
     kl_coeff = jnp.where(has_rows, kl_coeff, hypers.kl_coeff)
-    learner = learner.replace(
-        params=params,
-        opt_state=opt_state,
-        kl_coeff=kl_coeff,
-        filter=_next_filter(spec, learner, trajectory),
-    )
-    return learner, metrics
+    learner = learner.replace(params=params, opt_state=opt_state, kl_coeff=kl_coeff)
+    return learner.replace(filter=_next_filter(spec, learner, trajectory)), metrics
 
 
 def _sgd_epochs(
@@ -113,8 +115,11 @@ def _sgd_epochs(
         terms = Terms(*sums.terms)
         count = jnp.maximum(terms.weight, 1.0)
         norm = optax.tree.norm(grads) / count
-        scale = jnp.minimum(1.0, hypers.grad_clip / jnp.maximum(norm, 1e-12)) / count
-        grads = jax.tree.map(lambda leaf: leaf * scale, grads)
+        if spec.grad_clip_by == GLOBAL_NORM:
+            scale = jnp.minimum(1.0, hypers.grad_clip / jnp.maximum(norm, 1e-12)) / count
+            grads = jax.tree.map(lambda leaf: leaf * scale, grads)
+        else:
+            grads = clipped_apart(grads, count, hypers.grad_clip, spec.grad_clip_by)
         updates, next_opt_state = optimizer.update(grads, opt_state, params)
         before, after = (params, opt_state), (optax.apply_updates(params, updates), next_opt_state)
 
@@ -161,10 +166,10 @@ def _where(condition: jax.Array, tree: PyTree, other: PyTree) -> PyTree:
 def _packed(spec: PPOSpec, tree: PyTree, layers: jax.tree_util.PyTreeDef) -> PyTree:
     """Parts of `tree` with the parameters' structure as few wide arrays, for faster steps.
 
-    A user's optimiser sees layers. Parameters that are one bare array stay as they are: by its
-    structure nothing tells it from any other.
+    A user's optimiser sees layers, and so does clipping by each array's norm. Parameters that are
+    one bare array stay as they are: by its structure nothing tells it from any other.
     """
-    if spec.optimizer is not None or jax.tree_util.treedef_is_leaf(layers):
+    if spec.optimizer or spec.grad_clip_by == NORM or jax.tree_util.treedef_is_leaf(layers):
         return tree
     is_layers = lambda node: jax.tree.structure(node) == layers
     as_wide = lambda node: pack(node, 0, MAX_PACKED_SIZE) if is_layers(node) else node

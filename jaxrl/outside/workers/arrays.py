@@ -8,11 +8,13 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from jaxrl.core.errors import brief
+from jaxrl.core.value_copies import owned
 from jaxrl.outside.workers.masks import MaskReader
 from jaxrl.outside.workers.space_forms import SpaceForm, place_of, reader, writer
 
@@ -180,7 +182,11 @@ class Row:
         is_masked: whether there are masks.
         reads_metrics: whether there may be metrics.
         reward f32[M]; terminated, truncated, active, acting bool[M]; metrics f32[K].
+        first_infos, infos: what the last reset gave, and the last step, by agent.
     """
+
+    first_infos: Any = MappingProxyType({})
+    infos: Any = MappingProxyType({})
 
     def __init__(self, arrays: StepArrays, row: int):
         self.form, forms, self._findings = arrays.form, arrays.form, arrays.findings
@@ -222,6 +228,15 @@ class Row:
         for index, name in enumerate(self.form.metrics):
             holders = (values for values in found if name in values)
             self.metrics[index] = float(next(holders, {}).get(name, 0.0))
+
+    def named_infos(self) -> dict[str, dict]:
+        """Copies of the infos by the agents' names, of those that have one."""
+        infos, names = self.infos, self.form.agents
+        if not isinstance(infos, Mapping):
+            return {}
+        pairs = zip(names, self.form.agent_ids or names, strict=True)
+        found = {name: infos.get(agent) for name, agent in pairs}
+        return {name: owned(info) for name, info in found.items() if isinstance(info, Mapping)}
 
     def write_acting(self, acting: list[int], may_wait: bool) -> None:
         """Stores who acts next.

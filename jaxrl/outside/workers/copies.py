@@ -27,9 +27,15 @@ FIVE = "step must give (observation, reward, terminated, truncated, info)"
 
 
 class Copy(Protocol):
-    """One environment."""
+    """One environment.
+
+    Attributes:
+        env: as it is stepped.
+        made: as its maker gave it.
+    """
 
     env: Any
+    made: Any
 
     def declared(self) -> EnvForm:
         """The form of the environment's arrays, as far as its spaces state it."""
@@ -57,6 +63,12 @@ def made_copy(source: Source, seed: int) -> Copy:
 
 def copy_of(env: Any, name: str) -> Copy:
     """The copy that steps an environment of Python."""
+    copy = _stepped_by_kind(env, name)
+    copy.made = env
+    return copy
+
+
+def _stepped_by_kind(env: Any, name: str) -> Copy:
     kind = kind_of(env)
     if kind == GYMNASIUM:
         return SingleAgentCopy(as_gymnasium(env), name)
@@ -90,6 +102,7 @@ class SingleAgentCopy:
         if type(results) is not tuple or len(results) != 2:
             results = of_length(2, results, "reset must give (observation, info)")
         obs, info = results
+        row.first_infos = {AGENT: info}
         if row.is_masked or MASK in info:
             obs = _observe(row, 0, results, (self._observed, self._masks))
         row.write_obs[0](obs)
@@ -100,6 +113,7 @@ class SingleAgentCopy:
             obs, reward, terminated, truncated, info = results
         except (TypeError, ValueError):
             obs, reward, terminated, truncated, info = of_length(5, results, FIVE)
+        row.infos = {AGENT: info}
         ended = False
         if terminated is not False or truncated is not False:
             ends, cut = _as_flag(terminated, "terminated"), _as_flag(truncated, "truncated")
@@ -172,6 +186,7 @@ class ParallelCopy(ManyAgentsCopy):
     def reset(self, row: Row, seed: int) -> None:
         results = self.env.reset(seed=seed)
         observations, infos = of_length(2, results, "reset must give (observations, infos)")
+        row.first_infos = infos
         self._present, self._ended = list(self.env.agents), set()
         self._acting = [agent for agent in self._present if agent in observations]
         _clear_obs(row)
@@ -182,6 +197,7 @@ class ParallelCopy(ManyAgentsCopy):
         acting, present = self._acting, self._present
         actions = {agent: row.read_action[self._agent(agent)]() for agent in acting}
         observations, rewards, *flags, infos = of_length(5, self.env.step(actions), FIVE)
+        row.infos = infos
         _clear_step(row)
         for agent in present:
             if self._write_result(row, agent, (rewards, *flags), agent in acting):
@@ -233,6 +249,7 @@ class TurnsCopy(ManyAgentsCopy):
         self.env.reset(seed=seed)
         _clear_obs(row)
         self._pass_the_ended()
+        row.first_infos = dict(self.env.infos)
         self._write_all(row, self.env.agents, row.write_obs)
         self._write_turn(row)
 
@@ -247,6 +264,7 @@ class TurnsCopy(ManyAgentsCopy):
             ends, cut = _flag(self.env.terminations, agent), _flag(self.env.truncations, agent)
             row.terminated[index], row.truncated[index] = ends, cut and not ends
         self._write_all(row, self.env.agents, row.write_final_obs)
+        row.infos = dict(self.env.infos)  # a copy, which keeps those of agents that leave now
         if row.reads_metrics:
             row.write_metrics(self.env.infos.values())
         if self._pass_the_ended():

@@ -1,11 +1,14 @@
 """Copies of a Python environment that step in this process, one after the other."""
 
+from typing import Any
+
 import numpy as np
 
 from jaxrl.core.errors import TooManyFaults, UsageError
 from jaxrl.core.outside_env import OutsideSteps
 from jaxrl.core.types import AgentId, PyTree
 from jaxrl.outside.workers.arrays import EnvForm, StepArrays
+from jaxrl.outside.workers.env_functions import EnvFunction
 from jaxrl.outside.workers.shared_generators import Draws
 from jaxrl.outside.workers.sources import Source
 from jaxrl.outside.workers.stepper import BrokenEnvironment, Stepper
@@ -64,6 +67,14 @@ class LocalVectorEnv:
         steps = self._results.steps[part]
         self._faults.see(steps)
         return steps
+
+    def infos(self) -> dict[int, dict[AgentId, dict]]:
+        return self._stepper.infos()
+
+    def foreach_env(self, function: EnvFunction, seeds: np.ndarray | None) -> list[Any]:
+        if seeds is not None:
+            self._arrays.first_seed[:], self._arrays.episode[:] = seeds, 0
+        return list(self._stepper.foreach_env(function).values())
 
     def close(self) -> None:
         self._stepper.close()

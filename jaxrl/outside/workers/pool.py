@@ -28,12 +28,13 @@ from typing import Any
 
 import numpy as np
 
-from jaxrl.core.errors import TooManyFaults, UsageError, brief, one_line, reason_of
+from jaxrl.core.errors import TooManyFaults, UsageError, brief, explained, one_line, reason_of
 from jaxrl.core.outside_env import OutsideSteps
 from jaxrl.core.types import AgentId, PyTree
 from jaxrl.outside.workers import family, process
 from jaxrl.outside.workers.arrays import EnvForm, StepArrays, size_of
-from jaxrl.outside.workers.process import LENGTH, MESSAGE, RESET, RESTART, Layout
+from jaxrl.outside.workers.env_functions import EnvFunction
+from jaxrl.outside.workers.process import CALL, INFOS, LENGTH, MESSAGE, RESET, RESTART, Layout
 from jaxrl.outside.workers.sources import Source
 from jaxrl.outside.workers.stepper import Fault
 from jaxrl.outside.workers.vector import FaultCount, FirstObs, Results, spec_of
@@ -65,6 +66,8 @@ class Worker:
         self.rows, self.pending = rows, []
         self._popen: subprocess.Popen | None = None
         self._buffer, self.failure = bytearray(), ""
+        self.answer = b""  # to INFOS and CALL, that it sent last
+        self.function = b""  # of CALL
 
     @property
     def num_rows(self) -> int:
@@ -102,7 +105,7 @@ class Worker:
 
     def send(self, command: bytes) -> None:
         self.pending.append(command)
-        self._write(command)
+        self._write(command + process.with_length(self.function) if command == CALL else command)
 
     def has_reports(self, timeout_s: float) -> bool:
         """Returns whether there is something to read, now or within a time."""
@@ -176,6 +179,8 @@ class Worker:
             del buffer[:end]
             if isinstance(message, str):
                 self.failure = message
+            elif isinstance(message, bytes):
+                self.answer = message
             else:
                 faults.append(Fault(*message))
         return faults
@@ -239,6 +244,34 @@ class ProcessPool:
         self._faults.see(steps)
         return steps
 
+    def infos(self) -> dict[int, dict[AgentId, dict]]:
+        found = {}
+        for worker in self._workers:
+            worker.send(INFOS)
+        for index, worker in enumerate(self._workers):
+            self._wait(index, INFOS)
+            found |= _unpickled(worker.answer)
+        return found
+
+    def foreach_env(self, function: EnvFunction, seeds: np.ndarray | None) -> list[Any]:
+        if seeds is not None:
+            self._arrays.first_seed[:], self._arrays.episode[:] = seeds, 0
+        with explained("the function cannot be sent to worker processes"):
+            sent = dumped(function)
+        for worker in self._workers:
+            worker.function = sent
+            worker.send(CALL)
+        for index in range(len(self._workers)):
+            self._wait(index, CALL)
+        found = {}
+        for worker in self._workers:
+            with explained("what the function gives cannot be sent to this process"):
+                answer = pickle.loads(worker.answer)
+            if isinstance(answer, str):
+                raise UsageError(answer)
+            found |= answer
+        return [found[row] for row in sorted(found)]
+
     def close(self) -> None:
         self._end()
 
@@ -277,22 +310,32 @@ class ProcessPool:
     def _patience(self, progress: tuple[int, list[bytes]]) -> float:
         """The number of seconds that a worker may take for a copy, or to start."""
         row, pending = progress
-        is_starting = row < 0 and pending[:1] in ([RESET], [RESTART])
+        is_starting = row < 0 and pending[:1] in ([RESET], [RESTART], [CALL])
         return START_TIMEOUT_S if is_starting else self._timeout
 
     def _replace(self, index: int, reason: str) -> None:
-        """Starts a worker again, with new episodes, and repeats what it has not done."""
+        """Starts a worker again, with new episodes, and repeats what it has not done.
+
+        But not a call, which may have ended it, and would end it again.
+        """
         worker, arrays = self._workers[index], self._arrays
-        pending = [command for command in worker.pending if command not in (RESET, RESTART)]
+        once = (RESET, RESTART, CALL)
+        pending = [command for command in worker.pending if command not in once]
         has_begun = RESTART not in worker.pending and RESET not in worker.pending
-        worker.kill()
+        num_lost = worker.num_rows if has_begun else 0
         row = int(arrays.current[index])
-        if row < 0:
-            row = next(rows[0] for rows in worker.rows if rows)
-        step = int(arrays.step[row])
-        action = brief(arrays.row(row).read_actions()) if step else ""
-        fault = Fault(row, arrays.seed(row), step, action, reason)
-        self._faults.add(fault, worker.num_rows if has_begun else 0)
+        if CALL in worker.pending:
+            copy = "" if row < 0 else f"copy {row}: "
+            self._faults.lose(f"{copy}{reason}, in a call by the training", num_lost)
+            said = f"{copy}{reason}; it was started again, with new episodes"
+            worker.answer = pickle.dumps(said)
+        else:
+            if row < 0:
+                row = next(rows[0] for rows in worker.rows if rows)
+            step = int(arrays.step[row])
+            action = brief(arrays.row(row).read_actions()) if step else ""
+            self._faults.add(Fault(row, arrays.seed(row), step, action, reason), num_lost)
+        worker.kill()  # not before: `add` may raise, and a later command finds it as it is
         self.num_restarts += 1
         self._start(index)
         for command in (RESTART, *pending):
@@ -347,16 +390,21 @@ def _within(rows: range, part: slice) -> range:
 def pickled(value: Any, name: str, where: str = "worker processes") -> bytes:
     """A pickle that makes an environment elsewhere, also from a script's or notebook's classes."""
     try:
-        import cloudpickle
-    except ImportError:
-        cloudpickle = pickle
-    try:
-        return cloudpickle.dumps(value)
+        return dumped(value)
     except Exception as error:
         raise UsageError(
             f"environment {name!r} cannot be sent to {where} ({reason_of(error)}): give the "
             "function or class that makes it, or step it in this process with workers=0"
         ) from error
+
+
+def dumped(value: Any) -> bytes:
+    """A pickle of a value, by cloudpickle where that is installed."""
+    try:
+        import cloudpickle
+    except ImportError:
+        cloudpickle = pickle
+    return cloudpickle.dumps(value)
 
 
 def shared_memory(size: int) -> int:
@@ -378,6 +426,14 @@ def _end(workers: list[Worker], memory: int) -> None:
         worker.wait_for_end(deadline)
         worker.kill()
     os.close(memory)
+
+
+def _unpickled(infos: bytes) -> dict[int, dict[AgentId, dict]]:
+    """The infos of copies; none where a class of theirs cannot be found in this process."""
+    try:
+        return pickle.loads(infos)
+    except Exception:  # of many kinds
+        return {}
 
 
 def _exit(code: int) -> str:

@@ -18,7 +18,8 @@ import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
-RESET, RESTART, MESSAGE = b"r", b"n", b"m"  # other bytes are the numbers of parts to step
+# Other bytes are the numbers of parts to step.
+RESET, RESTART, INFOS, CALL, MESSAGE = b"r", b"n", b"i", b"c", b"m"
 LENGTH = struct.Struct("<Q")
 LOOK_EVERY_S = 0.2  # whether the parent is still there
 
@@ -112,6 +113,8 @@ def _serve(start: Start, commands: int, reports: int, memory: int) -> None:
         write_all(reports, with_length(tuple(fault)))
 
     steppers = [Stepper(source, arrays, rows, report, layout.worker) for rows in layout.parts]
+    for stepper in steppers:
+        stepper.worker_index = layout.worker + 1
     first_row = next(rows[0] for rows in layout.parts if rows)
     actions = {RESET: Stepper.reset, RESTART: Stepper.restart}
     with contextlib.suppress(EOFError):
@@ -121,11 +124,48 @@ def _serve(start: Start, commands: int, reports: int, memory: int) -> None:
                 seed_process(arrays.seed(first_row))
                 for stepper in steppers:
                     actions[command](stepper)
+            elif command == INFOS:
+                write_all(reports, with_length(_pickled_infos(steppers)))
+            elif command == CALL:
+                write_all(reports, with_length(_answer(steppers, read_message(commands))))
             else:
                 steppers[command[0]].step()
             os.write(reports, command)
     for stepper in steppers:
         stepper.close()
+
+
+def _answer(steppers: list[Any], function: bytes) -> bytes:
+    """The results of a function of all environments, {row: result}, or why there are none."""
+    try:
+        function, results = pickle.loads(function), {}
+        for stepper in steppers:
+            results |= stepper.foreach_env(function)
+        return pickle.dumps(results)
+    except BaseException as error:  # as sys.exit
+        return pickle.dumps(_reason(error))
+
+
+def _pickled_infos(steppers: list[Any]) -> bytes:
+    """The infos of all copies, without what cannot be sent to another process."""
+    infos = {}
+    for stepper in steppers:
+        infos |= stepper.infos()
+    try:
+        return pickle.dumps(infos)
+    except Exception:  # of many kinds
+        for of_copy in infos.values():
+            for agent, info in of_copy.items():
+                of_copy[agent] = dict(filter(_can_be_sent, info.items()))
+        return pickle.dumps(infos)
+
+
+def _can_be_sent(value: Any) -> bool:
+    try:
+        pickle.dumps(value)
+    except Exception:
+        return False
+    return True
 
 
 def _end_with_parent(parent: int, mark: str) -> None:

@@ -18,8 +18,10 @@ from jaxrl.core.outside_env import (
     OutsideMultiAgentEnvironment,
     outside_environment,
 )
-from jaxrl.core.python_kinds import GYMNASIUM, VECTOR, kind_of
+from jaxrl.core.python_kinds import GYMNASIUM, SIMULATOR, VECTOR, kind_of
+from jaxrl.outside.workers import simulator_env
 from jaxrl.outside.workers.arrays import EnvForm
+from jaxrl.outside.workers.env_functions import EnvFunction, envs_in, with_tasks
 from jaxrl.outside.workers.family import in_one_process
 from jaxrl.outside.workers.local import LocalVectorEnv
 from jaxrl.outside.workers.pictured import PicturedEnv, makes_pictures
@@ -46,6 +48,7 @@ class PythonEnv(NamedTuple):
     form: EnvForm
     is_vector: bool  # a gymnasium.vector.VectorEnv, which steps its copies itself
     makes_pictures: bool = False
+    has_tasks: bool = False
 
     @property
     def spec(self) -> VectorSpec:
@@ -58,6 +61,7 @@ class PythonEnv(NamedTuple):
         num_workers: int | None = None,
         step_timeout_s: float = STEP_TIMEOUT_S,
         max_consecutive_faults: int = MAX_CONSECUTIVE_FAULTS,
+        created: EnvFunction | None = None,
     ) -> VectorEnv:
         """E copies of the environment, which step together.
 
@@ -68,14 +72,16 @@ class PythonEnv(NamedTuple):
                 processes.
             max_consecutive_faults: with more faults, and no episode that ended in between,
                 `receive` raises `TooManyFaults`.
+            created: is called with each copy's environment and context when it was made.
         """
+        source = self.source._replace(created=created)
         faults = FaultCount(self.source.name, max_consecutive_faults)
         if num_workers is None and not self.is_vector:
             num_workers = self.default_workers(num_envs)
         if self.is_vector or num_workers == 0:
-            return LocalVectorEnv(self[:3], num_envs, faults)
+            return LocalVectorEnv((source, *self[1:3]), num_envs, faults)
         num_workers = min(num_workers, num_envs)
-        return ProcessPool(self[:2], num_envs, num_workers, faults, step_timeout_s)
+        return ProcessPool((source, self.form), num_envs, num_workers, faults, step_timeout_s)
 
     def default_workers(self, num_envs: int) -> int:
         """One process for each core; none where they would only slow the copies down.
@@ -116,7 +122,8 @@ def declare(source: Source, made: Any) -> PythonEnv:
         if not source.is_given:
             close(made)
     is_vector = kind_of(made) == VECTOR
-    return PythonEnv(source, form, is_vector, not is_vector and makes_pictures(made))
+    has_tasks = any(with_tasks(env) is not None for env in envs_in(made))
+    return PythonEnv(source, form, is_vector, not is_vector and makes_pictures(made), has_tasks)
 
 
 def _probed(source: Source, made: Any) -> tuple[Source, EnvForm]:
@@ -145,6 +152,8 @@ def adapt(
         source = source._replace(name=name)
     if made is None:
         made = make_copy(source)
+    if kind_of(made) == SIMULATOR:
+        return simulator_env.environment(source, made)
     declared = declare(source, made)
     return _environment(declared, int(made.num_envs) if declared.is_vector else None)
 
@@ -153,6 +162,7 @@ def _environment(
     declared: PythonEnv, num_copies: int | None
 ) -> OutsideEnvironment | OutsideMultiAgentEnvironment:
     env = outside_environment(declared.spec, declared.vector)
+    env.has_tasks = declared.has_tasks
     if declared.makes_pictures:
         env.pictured = functools.partial(PicturedEnv, declared[:2])
     if num_copies is not None:
@@ -177,7 +187,9 @@ def make_vector_env(
 ) -> VectorEnv:
     """E copies of a Python environment; `settings` are those of `PythonEnv.vector`."""
     source = source_of(env, env_args)
-    return declare(source, make_copy(source)).vector(num_envs, **settings)
+    made = make_copy(source)
+    declaring = simulator_env.declare if kind_of(made) == SIMULATOR else declare
+    return declaring(source, made).vector(num_envs, **settings)
 
 
 def seconds_of_a_step(copy: VectorEnv) -> float:

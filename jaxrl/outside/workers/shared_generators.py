@@ -93,7 +93,11 @@ class _Torch:
     """PyTorch's generator of the CPU."""
 
     def is_loaded(self) -> bool:
-        return hasattr(sys.modules.get("torch"), "default_generator")
+        module = sys.modules.get("torch")
+        if not hasattr(module, "default_generator"):
+            return False
+        # Another thread may be importing it, as TensorBoard's writer does: it crashes until then.
+        return not getattr(module.__spec__, "_initializing", False)
 
     def get(self) -> Any:
         return sys.modules["torch"].default_generator.get_state()
@@ -236,6 +240,10 @@ class SeededCopy:
     @property
     def env(self) -> Any:
         return self._copy.env
+
+    @property
+    def made(self) -> Any:
+        return self._copy.made
 
     def reset(self, row: Any, seed: int) -> None:
         self._generators.begin(seed)

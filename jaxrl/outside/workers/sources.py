@@ -18,15 +18,18 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 from jaxrl.core import trust
+from jaxrl.core.atari_names import LIBRARY, OLD_ATARI, is_of_atari
+from jaxrl.core.env_config import EnvConfig, by_keywords, config_of
 from jaxrl.core.errors import UsageError, brief, explained, is_installed, reason_of, unknown_name
 from jaxrl.core.fields import text
-from jaxrl.core.python_kinds import VECTOR, by_keywords, kind_of
+from jaxrl.core.python_kinds import SIMULATOR, VECTOR, kind_of
+from jaxrl.outside.workers.env_functions import EnvFunction
 from jaxrl.outside.workers.family import in_one_process
 
 SCHEMES = {"gym": "gymnasium", "pettingzoo": "pettingzoo"}  # with the library, and the extra
 # What registers environments of Gymnasium whose names begin so: a module, and its package.
 REGISTERED_BY = {
-    "ALE/": ("ale_py", "ale-py"),
+    "ALE/": (LIBRARY, "ale-py"),
     "MiniGrid-": ("minigrid", "minigrid"),
     "BabyAI-": ("minigrid", "minigrid"),
     "MiniWorld-": ("miniworld", "miniworld"),
@@ -36,6 +39,7 @@ REGISTERED_BY = {
     "highway-": ("highway_env", "highway-env"),
     "dm_control/": ("shimmy", '"shimmy[dm-control]"'),
 }
+OF_ATARI = ("dim", "framestack", "grayscale", "terminal_on_life_loss")
 MOVED = {"mpe": "mpe2", "magent": "magent2.environments"}  # families that left PettingZoo
 PYTHON_ENVIRONMENT = trust.Kind(
     "environment",
@@ -53,11 +57,27 @@ class Source(NamedTuple):
         name: in messages and folders.
         make: makes a copy.
         is_given: whether it is an object that steps its copies itself, and is not ours to close.
+        created: is called with each new copy's environment and its context.
     """
 
     name: str
     make: Callable[[], Any]
     is_given: bool = False
+    created: EnvFunction | None = None
+
+    def context(self, copy: int, worker: int = 0) -> EnvConfig:
+        """The arguments of the environment, with the numbers of a copy and its process.
+
+        Args:
+            worker: counted from 1, as in RLlib; 0: the training's process.
+        """
+        make, arguments = self.make, {}
+        while isinstance(make, functools.partial):
+            arguments = {**make.keywords, **arguments}
+            make = make.args[0] if make.args else make.func
+        context = config_of(arguments)
+        context.vector_index, context.worker_index = copy, worker
+        return context
 
 
 def source_of(env: Any, env_args: Mapping[str, Any] | None = None) -> Source:
@@ -78,7 +98,7 @@ def source_of(env: Any, env_args: Mapping[str, Any] | None = None) -> Source:
             raise UsageError(
                 f"env_args are for a constructor: {_name_of(env)} is an object already"
             )
-        if kind_of(env) == VECTOR:
+        if kind_of(env) in (VECTOR, SIMULATOR):
             return Source(_name_of(env), lambda: env, is_given=True)
         return Source(_name_of(env), functools.partial(copy.deepcopy, env))
     if callable(env):
@@ -100,7 +120,8 @@ def make_copy(source: Source) -> Any:
     if kind_of(env) is None:
         raise UsageError(
             f"environment {source.name!r} is {trust.described(env)}, not a gymnasium.Env, "
-            "gymnasium.vector.VectorEnv, or environment of PettingZoo or RLlib"
+            "gymnasium.vector.VectorEnv, environment of PettingZoo or RLlib, or simulator with "
+            "num_envs"
         )
     return env
 
@@ -162,14 +183,28 @@ def _make_gymnasium(name: str, /, **args: Any) -> Any:
         for prefix, (library, package) in REGISTERED_BY.items():
             if short.startswith(prefix):
                 _imported(library, f"gym:{name}", package)
+        if OLD_ATARI.fullmatch(short) and is_installed(LIBRARY):
+            _imported(LIBRARY, f"gym:{name}")
     registered = _newest(short, gymnasium.registry, "-v")
     if registered is None:
         look = "" if module else "; one that a package registers is gym:MODULE:NAME"
+        if match := OLD_ATARI.fullmatch(short):
+            look = (
+                f"; Atari's games of today are ALE/NAME-v5: ALE/{match[1]}-v5 (pip install ale-py)"
+            )
         raise UsageError(
             f"{unknown_name('Gymnasium environment', short, gymnasium.registry)}{look}"
         )
+    wrapping = {}
+    if is_of_atari(short):
+        wrapping = {argument: args.pop(argument) for argument in OF_ATARI if argument in args}
     with explained(f"environment 'gym:{name}' cannot be made"):
-        return gymnasium.make(registered, disable_env_checker=True, **args)
+        made = gymnasium.make(registered, disable_env_checker=True, **args)
+        if not wrapping:
+            return made
+        from jaxrl.outside.workers.atari import wrapped
+
+        return wrapped(made, **wrapping)
 
 
 def _make_pettingzoo(name: str, /, **args: Any) -> Any:

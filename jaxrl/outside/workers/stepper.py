@@ -6,12 +6,15 @@ copy begins a new episode with the next seed. This module must not import JAX.
 
 from collections.abc import Callable, Iterable
 from itertools import chain
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from jaxrl.core.errors import brief, reason_of
+from jaxrl.core.env_config import EnvConfig
+from jaxrl.core.errors import brief, explained, reason_of
+from jaxrl.core.value_copies import owned
 from jaxrl.outside.workers import family
 from jaxrl.outside.workers.arrays import RangeCheck, StepArrays
 from jaxrl.outside.workers.copies import made_copy
+from jaxrl.outside.workers.env_functions import EnvFunction
 from jaxrl.outside.workers.shared_generators import Draws, SeededCopy
 from jaxrl.outside.workers.sources import Source, close
 
@@ -67,6 +70,8 @@ class Stepper:
         self._current = memoryview(arrays.current)[worker : worker + 1]  # quicker than an array
         self._rows = [arrays.row(row) for row in rows]
         self._draws, self._copies = draws or Draws(), []
+        self._gives_infos = False
+        self.worker_index = 0  # in the contexts of environments
 
     def reset(self) -> None:
         """Begins the episodes that `first_seed` and `episode` say, first of all by making copies.
@@ -87,15 +92,40 @@ class Stepper:
         """One step of all copies; new episodes begin where one ended or was dropped."""
         self._draws.alone(self._step)
 
+    def infos(self) -> dict[int, dict[str, dict]]:
+        """{row: {agent: info}} of what the last reset or step of all copies gave."""
+        self._gives_infos = True
+        return {self.rows.start + i: row.named_infos() for i, row in enumerate(self._rows)}
+
+    def foreach_env(self, function: EnvFunction) -> dict[int, Any]:
+        """{row: what the function gives of its environment}; makes the copies if there are none.
+
+        Raises:
+            UsageError: a copy cannot be made, or a call failed.
+        """
+        if not self._copies:
+            self._draws.alone(self._make_all)
+        results = {}
+        try:
+            for number, copy in zip(self.rows, self._copies, strict=True):
+                self._current[0] = number
+                with explained(f"copy {number}"):
+                    results[number] = function(copy.made, self._context(number))
+        finally:
+            self._current[0] = -1
+        return results
+
     def close(self) -> None:
         for copy in self._copies:
             close(copy.env)
 
     def _reset(self) -> None:
-        self._copies = self._copies or [self._make(index) for index in range(len(self.rows))]
-        self._restarted[:] = False
-        for index in range(len(self.rows)):
+        if not self._copies:
+            self._make_all()
+        self._restarted[:], self._gives_infos = False, False
+        for index, row in enumerate(self._rows):
             self._begin(index)
+            row.infos = row.first_infos
         self._current[0] = -1
 
     def _step(self) -> None:
@@ -130,15 +160,27 @@ class Stepper:
         self._keep_obs(spoilt)
         for index in ended:
             if index not in spoilt:
+                if self._gives_infos:  # before the reset changes arrays in them
+                    self._rows[index].infos = owned(self._rows[index].infos)
                 self._episode_done[index] = True
                 self._begin_next(index)
         for index in (*fresh, *spoilt):
             self._lose(index)
         self._current[0] = -1
 
+    def _make_all(self) -> None:
+        self._copies = [self._make(index) for index in range(len(self.rows))]
+
     def _make(self, index: int) -> SeededCopy:
-        seed = self._arrays.seed(self.rows.start + index)
-        return SeededCopy(lambda: made_copy(self._source, seed), self._draws, seed)
+        number = self.rows.start + index
+        seed = self._arrays.seed(number)
+        copy = SeededCopy(lambda: made_copy(self._source, seed), self._draws, seed)
+        if self._source.created is not None:
+            self._source.created(copy.made, self._context(number))
+        return copy
+
+    def _context(self, number: int) -> EnvConfig:
+        return self._source.context(number, self.worker_index)
 
     def _begin_next(self, index: int) -> None:
         self._episodes[index] += 1

@@ -21,6 +21,7 @@ from jaxrl.core.outside_env import OutsideSteps
 from jaxrl.core.spaces import Space, from_json
 from jaxrl.core.types import DEFAULT_AGENT, DEFAULT_POLICY, AgentId, PolicyId, PyTree
 from jaxrl.outside.workers.arrays import EnvForm, StepArrays
+from jaxrl.outside.workers.env_functions import EnvFunction
 from jaxrl.outside.workers.stepper import Fault
 
 log = logging.getLogger(__name__)
@@ -39,6 +40,7 @@ class VectorSpec(NamedTuple):
     waits: bool  # whether agents wait for their turn, or appear after the reset
     agent_ids: tuple | None = None  # what the environment calls its agents, where some are no texts
     time_limit: int | None = None  # of an episode, in steps, where the environment says one
+    critic_space: Space | None = None  # of what it gives for a centralised critic alone
 
     @property
     def default_policies(self) -> dict[PolicyId, tuple[AgentId, ...]]:
@@ -54,6 +56,7 @@ class FirstObs(NamedTuple):
     obs: dict[AgentId, PyTree]  # [E, ...]
     action_mask: dict[AgentId, np.ndarray] | None  # bool[E, A]; None without masks
     acting: np.ndarray | None  # bool[E, M]  who acts next; None where agents never wait
+    critic: PyTree | None = None  # [E, ...]  for a centralised critic
 
 
 class VectorEnv(Protocol):
@@ -64,6 +67,8 @@ class VectorEnv(Protocol):
             `send` and `receive` take the number of one.
         num_faults: dropped episodes so far; RLlib calls them num_faulty_episodes.
         num_restarts: worker processes that were started again.
+        gives_jax_arrays: whether steps are arrays of JAX, and actions are taken as such. Those
+            that lack it give NumPy's.
     """
 
     spec: VectorSpec
@@ -83,6 +88,22 @@ class VectorEnv(Protocol):
 
         Raises:
             TooManyFaults: so many in a row that the environment must be broken.
+        """
+
+    def infos(self) -> dict[int, dict[AgentId, dict]]:
+        """{copy: {agent: info}} of what the last reset or step of all copies gave.
+
+        Environments that have no infos lack it.
+        """
+
+    def foreach_env(self, function: EnvFunction, seeds: np.ndarray | None) -> list[Any]:
+        """Calls a function with each environment and its context; the results in their order.
+
+        Args:
+            seeds: those of the first episodes, u32[E], where `reset` was not called yet; else None.
+
+        Raises:
+            UsageError: a call failed, or its function or result cannot go to another process.
         """
 
     def close(self) -> None:
@@ -115,18 +136,26 @@ class FaultCount:
         self.total = self.consecutive = 0
 
     def add(self, fault: Fault | str, num_episodes: int = 1) -> None:
-        """Counts a fault, which cost this many episodes."""
-        self.total += num_episodes
+        """Counts a fault, which cost this many episodes.
+
+        Raises:
+            TooManyFaults: it is one too many in a row.
+        """
         self.consecutive += 1
-        loss = "episode dropped, " if num_episodes else ""
-        if num_episodes > 1:
-            loss = f"{num_episodes} episodes dropped, "
-        log.warning("environment %r: %s%s", self._name, loss, fault)
+        self.lose(fault, num_episodes)
         if self.consecutive > self._max:
             raise TooManyFaults(
                 f"environment {self._name!r} failed {self.consecutive} times and finished no "
                 f"episode in between; last: {fault}"
             )
+
+    def lose(self, reason: Fault | str, num_episodes: int) -> None:
+        """Counts and logs episodes that were lost, also where the environment did not fail."""
+        self.total += num_episodes
+        loss = "episode dropped, " if num_episodes else ""
+        if num_episodes > 1:
+            loss = f"{num_episodes} episodes dropped, "
+        log.warning("environment %r: %s%s", self._name, loss, reason)
 
     def see(self, steps: Any) -> None:
         """Begins to count again where an episode ended in a part's `OutsideSteps`, or a rollout."""

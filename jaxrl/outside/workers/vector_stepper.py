@@ -10,11 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from jaxrl.core.errors import UsageError
+from jaxrl.core.errors import UsageError, explained
 from jaxrl.core.mask_parts import MASK
 from jaxrl.core.number_types import NotHeldError, as_type
 from jaxrl.outside.workers.arrays import EnvForm, RangeCheck, StepArrays, metrics_of
 from jaxrl.outside.workers.copies import AGENT, FIVE, described, of_length
+from jaxrl.outside.workers.env_functions import EnvFunction, envs_in
 from jaxrl.outside.workers.listed_infos import with_gymnasiums_interface
 from jaxrl.outside.workers.masks import MaskSource, ObservedMask, method_of
 from jaxrl.outside.workers.shared_generators import Draws, OwnGenerators
@@ -82,6 +83,14 @@ class VectorStepper:
             reason = reason_to_drop(error)
         if reason:
             self._drop(reason)
+
+    def infos(self) -> dict[int, dict[str, dict]]:
+        """None: they are in arrays of all copies."""
+        return {}
+
+    def foreach_env(self, function: EnvFunction) -> dict[int, Any]:
+        """The same as a `Stepper`'s, of the environments in it; of itself where it shows none."""
+        return self._call_each(function, self._env)
 
     def close(self) -> None:
         if not self._source.is_given:
@@ -160,7 +169,16 @@ class VectorStepper:
                 f"environment {self._source.name!r} steps {env.num_envs} copies: num_envs must be "
                 f"{env.num_envs}, not {self._arrays.num_envs}"
             )
+        if self._source.created is not None:
+            self._call_each(self._source.created, env)
         return env
+
+    def _call_each(self, function: EnvFunction, env: Any) -> dict[int, Any]:
+        results = {}
+        for number, copy in enumerate(envs_in(env)):
+            with explained(f"copy {number}"):
+                results[number] = function(copy, self._source.context(number))
+        return results
 
     def _actions(self) -> Any:
         """Actions of all copies as the environment takes them."""

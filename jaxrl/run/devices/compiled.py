@@ -52,6 +52,10 @@ class StartAndChunk:
     timers = counts = MappingProxyType({})  # see `OutsideTraining`
     num_env_steps = None  # of the last update; None: what the algorithm says
 
+    def is_ready(self, *, start: bool) -> bool:
+        """Returns whether nothing is left to compile, with or without the start."""
+        return self.compiled and (self.can_start or not start)
+
     def compile(self, *, start: bool) -> float:
         """Compiles what is missing, with or without the start; returns the seconds that it took."""
         begin, hits = time.perf_counter(), num_hits()
@@ -96,6 +100,22 @@ class CompiledAlgorithm(StartAndChunk):
         return runner, jax.tree.map(np.asarray, rows).unpack(), steps
 
 
+class UncompiledAlgorithm(StartAndChunk):
+    """The functions themselves in place of programs, under `jax.disable_jit()`."""
+
+    def begin(self) -> str:
+        """Marks it as ready; returns what people are told of it."""
+        self.compiled = self.can_start = True
+        return (
+            "not compiled, since JAX's jit is disabled: hundreds of times slower, and breakpoint() "
+            "stops in environments, models and losses"
+        )
+
+    def chunk(self, *arguments: Any) -> "tuple[RunnerState, Metrics, RecordedSteps | None]":
+        """A chunk as of `CompiledAlgorithm`; metrics and steps have its length alone."""
+        return self.chunk_program(*arguments)
+
+
 @dataclass
 class Program:
     """A configuration's structure; whoever trains with it in this process shares what was compiled.
@@ -125,7 +145,7 @@ class Program:
         """
         numbers = hypers, env_params, data
         shapes = jax.tree.map(lambda leaf: (jnp.shape(leaf), jnp.result_type(leaf)), numbers)
-        which = str((shapes, num_recorded))
+        which = str((shapes, num_recorded, jax.config.jax_disable_jit))
         if which not in self.executables:
             self.executables[which] = self.build(key, numbers, num_recorded)
         return self.executables[which]
@@ -134,6 +154,10 @@ class Program:
         self, key: Key, numbers: tuple[PyTree, PyTree, PyTree | None], num_recorded: int
     ) -> StartAndChunk:
         """The traced programs; `numbers` are (hypers, env_params, data)."""
+        if jax.config.jax_disable_jit:
+            from jaxrl.run.devices.uncompiled import parts_of
+
+            return UncompiledAlgorithm(*parts_of(self, key, numbers, num_recorded))
         hypers, env_params, _ = numbers
         start = jax.jit(self._start()).lower(key, hypers, env_params)
         chunk = jax.jit(self._chunk(num_recorded))

@@ -57,14 +57,8 @@ def start_jax() -> None:
     """Starts JAX, with the devices that it was told of.
 
     Raises:
-        UsageError: the platform that it was told to use is not here, or it was told not to compile.
+        UsageError: the platform that it was told to use is not here.
     """
-    if jax.config.jax_disable_jit:
-        raise UsageError(
-            "JAX_DISABLE_JIT is set, but jaxrl runs compiled programs: unset it; `debug` (--debug) "
-            "finds the operation "
-            "that made a number not finite"
-        )
     try:
         jax.devices()
     # The second: JAX has no plugin for that platform.

@@ -1,6 +1,6 @@
 """The episodes that a trainer plays outside of training: evaluated, and as objects."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -69,6 +69,7 @@ class EpisodeAccess:
 
         def evaluation() -> Result:
             sinks = [recorded.append] if return_episodes else []
+            self.callbacks.call("on_evaluate_start")
             result = self.evaluation(runner, self.env_params, *sinks, **changes)
             self.callbacks.call("on_evaluate_end", result)
             self._show_evaluation(result["env_runners"], explore)
@@ -106,6 +107,19 @@ class EpisodeAccess:
         max_steps = self.settings.evaluation_max_steps if max_steps is None else max_steps
         limit = PlayLimit(max_steps, self.progress.say)
         return matrix_of(self, EpisodeRange(seed, 0, episodes, explore, limit))
+
+    def foreach_env(self, function: Callable[[Any], Any]) -> list[Any]:
+        """Calls a function with each copy of a Python environment; the results in their order.
+
+        It is called where the copy is, if need be in a worker process, to which it is copied. A
+        rollout that is under way is finished before.
+
+        Raises:
+            UsageError: the environment is compiled, or a call failed.
+        """
+        from jaxrl.outside.env_calls import foreach_env
+
+        return foreach_env(self, function)
 
     @together
     def sample(

@@ -2,7 +2,7 @@
 
 import functools
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -20,7 +20,6 @@ from jaxrl.core.types import DEFAULT_AGENT, AgentId, PolicyId
 from jaxrl.models.policy_spec import PolicySpec, PolicyWeights
 from jaxrl.run.devices.mesh import copy_here
 from jaxrl.run.storage import checkpoint
-from jaxrl.run.storage.checkpoint import saved_weights
 from jaxrl.run.storage.runs import LATEST
 
 if TYPE_CHECKING:
@@ -96,12 +95,9 @@ class PolicyAccess:
             policy = acting.setdefault(owner[agent], self.get_policy(owner[agent]))
             agent_key = jax.random.fold_in(key, places.index(agent))
             _refuse_memory("compute_actions", policy)
-            mask_and_agent = {
-                "agent": DEFAULT_AGENT if free else agent,
-                "action_mask": action_masks.get(agent),
-            }
+            name, mask = DEFAULT_AGENT if free else agent, action_masks.get(agent)
             actions[agent] = policy.act(
-                observation, explore=explore, key=agent_key, **mask_and_agent
+                observation, explore=explore, key=agent_key, agent=name, action_mask=mask
             )
         return actions
 
@@ -145,13 +141,14 @@ class PolicyAccess:
         self.num_draws += 1
         return key
 
-    def get_weights(self) -> dict[PolicyId, PolicyWeights]:
-        """Every policy's weights as NumPy arrays."""
-        runner, policies = with_weights_here(self.runner), self.algorithm.grouping.policies
-        return {policy: self.algorithm.policy_weights(runner, policy) for policy in policies}
+    def get_weights(self, policies: Iterable[PolicyId] = ()) -> dict[PolicyId, PolicyWeights]:
+        """The policies' weights as NumPy arrays; those of all where none is named."""
+        runner, every = with_weights_here(self.runner), self.algorithm.grouping.policies
+        names = [named_policy(policy, every, "the run") for policy in policies or every]
+        return {policy: self.algorithm.policy_weights(runner, policy) for policy in names}
 
     def set_weights(self, weights: Mapping[PolicyId, PolicyWeights]) -> None:
-        """Replaces some policies' weights, in all processes alike; optimiser states stay.
+        """Replaces weights, also by a `Policy`'s, in all processes alike; optimiser states stay.
 
         Raises:
             UsageError: an unknown policy; another structure, shape or kind of number; NaN or
@@ -168,6 +165,7 @@ class PolicyAccess:
             )
         runner = with_learners_here(self.runner)
         for policy, new in weights.items():
+            new = getattr(new, "weights", new)  # of a `Policy`
             _check_alike(policy, self.algorithm.policy_weights(runner, policy), new)
             new = jax.tree.map(np.asarray, new)  # wherever they lie
             runner = self.algorithm.with_policy_weights(runner, policy, new)
@@ -223,7 +221,7 @@ def _saved_weights(
 ) -> PolicyWeights:
     if policy not in saved.facts["policies"]:
         raise unknown_name("policy", policy, saved.facts["policies"], f"in {saved.path}")
-    return saved_weights(saved, policy, policy_spec)
+    return checkpoint.saved_weights(saved, policy, policy_spec)
 
 
 def weights_of_runs(algorithm: Algorithm) -> dict[int, PolicyWeights]:
@@ -279,22 +277,14 @@ def _path_and_policy(source: str, policy: PolicyId) -> tuple[str, PolicyId]:
 
 
 def _check_alike(policy: PolicyId, old: PolicyWeights, new: PolicyWeights) -> None:
+    what = f"weights of policy {policy!r}"
     if jax.tree.structure(old) != jax.tree.structure(new):
-        raise UsageError(
-            f"weights of policy {policy!r} have another structure than those of `get_weights`"
-        )
+        raise UsageError(f"{what} have another structure than those of `get_weights`")
     for before, after in zip(jax.tree.leaves(old), jax.tree.leaves(new), strict=True):
-        if before.shape != np.shape(after):
-            raise UsageError(
-                f"weights of policy {policy!r}: {list(np.shape(after))} where {list(before.shape)} "
-                "belong"
-            )
         after = np.asarray(after)
+        if before.shape != after.shape:
+            raise UsageError(f"{what}: {list(after.shape)} where {list(before.shape)} belong")
         if not np.can_cast(after.dtype, before.dtype, "same_kind"):
-            raise UsageError(
-                f"weights of policy {policy!r}: {after.dtype} where {before.dtype} belongs"
-            )
+            raise UsageError(f"{what}: {after.dtype} where {before.dtype} belongs")
         if np.issubdtype(after.dtype, np.floating) and not np.all(np.isfinite(after)):
-            raise UsageError(
-                f"weights of policy {policy!r} must be finite numbers; they hold NaN or infinity"
-            )
+            raise UsageError(f"{what} must be finite numbers; they hold NaN or infinity")

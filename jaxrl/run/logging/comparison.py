@@ -1,12 +1,10 @@
-"""Figures of several runs: a line each, or for the seeds of one setting their median in a band."""
+"""Figures of several runs: a line each, or for the seeds of one setting their mean in a band."""
 
 import itertools
 import json
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
-
-import numpy as np
 
 from jaxrl.algorithms.task_settings import EVERYBODY
 from jaxrl.run.logging.curves import aligned, last_step, of_kind, spans_decades
@@ -26,8 +24,8 @@ from jaxrl.run.logging.figures import (
 )
 from jaxrl.run.logging.history import Series
 from jaxrl.run.logging.panels import WIN_RATE, Panel
+from jaxrl.run.logging.statistics import FEWEST, INTERVAL, RANGE, spread_along
 
-FEWEST_FOR_QUARTILES = 8  # seeds whose quartiles are shown; of fewer their range
 COLUMN = (3.4, 2.5)  # inches: the width of one of a paper's two columns
 POINTS = 8.0  # of its letters
 LONGEST_AT_POINTS = 40  # characters of a line's name; longer ones are a point smaller
@@ -136,17 +134,17 @@ def _is_schedule(value: Any) -> bool:
 
 
 def band_name(groups: Groups) -> str:
-    """The name of a line and its band: median and range, or quartiles."""
-    return f"median and {'quartiles' if has_quartiles(groups) else 'range'}"
+    """The words for a line and its band."""
+    return f"interquartile mean and {INTERVAL if has_interval(groups) else RANGE}"
 
 
 def _has_seeds(groups: Groups) -> bool:
     return max(map(len, groups.values())) > 1
 
 
-def has_quartiles(groups: Groups) -> bool:
-    """Returns whether every group has so many seeds that quartiles say more than a range."""
-    return min(map(len, groups.values())) >= FEWEST_FOR_QUARTILES
+def has_interval(groups: Groups) -> bool:
+    """Returns whether every group has so many seeds that a bootstrap interval is true."""
+    return min(map(len, groups.values())) >= FEWEST
 
 
 def _draw_returns(axis: Any, groups: Groups) -> None:
@@ -155,23 +153,23 @@ def _draw_returns(axis: Any, groups: Groups) -> None:
 
 
 def _draw_evaluations(axis: Any, groups: Groups) -> bool:
-    """Dots, of several seeds at their median; returns whether there are any."""
+    """Dots, of several seeds at their interquartile mean; returns whether there are any."""
     found = _lines(groups, lambda series: series, lambda lines: lines.get("evaluation"))
     for lines, colour in zip(found.values(), itertools.cycle(COLOURS)):
         if lines:
             steps, values = aligned(lines)
             dots = {"color": "white", "markeredgecolor": colour, "markersize": 5}
-            axis.plot(steps, np.median(values, axis=0), "o", **dots)
+            axis.plot(steps, spread_along(values, interval=False)[1], "o", **dots)
     return any(found.values())
 
 
 def _draw(
     axis: Any, groups: Groups, found: Mapping[str, list[Series]], *, logarithmic: bool = False
 ) -> None:
-    """Lines, smoothed where every one of them is of a single run; a median of seeds is not."""
+    """Lines, smoothed where every one of them is of a single run; a mean of seeds is not."""
     for (label, lines), colour in zip(found.items(), itertools.cycle(COLOURS)):
         if len(lines) > 1:
-            seeds_line(axis, lines, colour, label, quartiles=has_quartiles(groups))
+            seeds_line(axis, lines, colour, label, interval=has_interval(groups))
         elif lines and _has_seeds(groups):
             named_line(axis, *lines, colour, label, longest=LONGEST_NAME)
         elif lines:

@@ -134,19 +134,19 @@ class Progress:
             return
         now = time.perf_counter()
         if self.is_verbose or now - self.printed >= max(1.0, 0.05 * (now - self.started)):
-            self._keep(now)
+            self.keep()
 
     def __exit__(self, *_: object) -> None:
         if self.live is not None:
             self._attempt(self.live.stop)
             self.live = None
-        if self.latest is not None:
-            self._keep(time.perf_counter())
+        self.keep()
 
-    def _keep(self, now: float) -> None:
-        """Prints the newest line for good."""
-        self._print(self.latest)
-        self.latest, self.printed = None, now
+    def keep(self) -> None:
+        """Prints the newest line for good, unless it was printed."""
+        if self.latest is not None:
+            self._print(self.latest)
+            self.latest, self.printed = None, time.perf_counter()
 
     def _printable(self, text: str) -> Text:
         """`text` with escapes for what the console's encoding lacks, such as a path's odd bytes.

@@ -11,6 +11,7 @@ from jaxrl.algorithms.task_settings import COPY, EVERYBODY
 from jaxrl.run.logging.history import History, Series
 from jaxrl.run.logging.panels import WIN_RATE, Panel
 from jaxrl.run.logging.result_rows import read_result
+from jaxrl.run.logging.statistics import spread_along
 from jaxrl.run.results import ENV_STEPS, Result, lookup
 from jaxrl.run.storage.json_lines import Damage, whole_lines
 
@@ -132,19 +133,15 @@ def aligned(lines: Iterable[Series]) -> tuple[np.ndarray, np.ndarray]:
     return steps, np.stack([np.interp(steps, *line) for line in lines])
 
 
-def band_of(lines: Sequence[Series], *, quartiles: bool) -> tuple[np.ndarray, np.ndarray]:
-    """(steps f64[P], f64[3, P]: the least, the median and the greatest of several seeds).
+def band_of(lines: Sequence[Series], *, interval: bool) -> tuple[np.ndarray, np.ndarray]:
+    """(steps f64[P], f64[3, P] of `spread_along`) of several seeds.
 
     Values are interpolated; a line that has ended keeps its last.
-
-    Args:
-        quartiles: the first and the third in place of the least and the greatest.
     """
     begin, end = (extreme(steps[i] for steps, _ in lines) for i, extreme in ((0, min), (-1, max)))
     steps = np.linspace(begin, end, BAND_POINTS)
     values = np.stack([np.interp(steps, *line, left=np.nan) for line in lines])
-    percentiles = (25, 50, 75) if quartiles else (0, 50, 100)
-    return steps, np.nanpercentile(values, percentiles, axis=0)
+    return steps, spread_along(values, interval=interval)
 
 
 def smooth(values: np.ndarray, *, logarithmic: bool = False) -> np.ndarray:

@@ -236,10 +236,10 @@ def named_line(
 
 
 def seeds_line(
-    axis: Any, seeds: Sequence[Series], colour: str, name: str, *, quartiles: bool
+    axis: Any, seeds: Sequence[Series], colour: str, name: str, *, interval: bool
 ) -> None:
-    """The median of several seeds, in a band of their range or from quartile to quartile."""
-    steps, (least, middle, greatest) = band_of(seeds, quartiles=quartiles)
+    """The interquartile mean of several seeds, in a band: its 95 % interval, or their range."""
+    steps, (least, middle, greatest) = band_of(seeds, interval=interval)
     axis.fill_between(steps, least, greatest, color=colour, alpha=0.15, linewidth=0)
     named_line(axis, (steps, middle), colour, name, longest=LONGEST_NAME)
 

@@ -14,6 +14,8 @@ LOGGERS = {
     "csv": "jaxrl.run.logging.text_logs:CsvLines",
     "tensorboard": "jaxrl.run.logging.tensorboard:TensorBoard",
     "wandb": "jaxrl.run.logging.wandb:Wandb",
+    "trackio": "jaxrl.run.logging.trackio:Trackio",
+    "mlflow": "jaxrl.run.logging.mlflow:MLflow",
 }
 
 
@@ -129,8 +131,8 @@ def maker_of(entry: Any) -> Callable[[], Logger]:
     if isinstance(entry, str) and ":" not in entry:
         if entry not in LOGGERS:
             raise unknown_name("log", entry, LOGGERS)
-        if entry == "wandb" and not is_installed("wandb"):
-            raise UsageError('the wandb log needs its package: pip install "jaxrl[wandb]"')
+        if entry in ("wandb", "trackio", "mlflow") and not is_installed(entry):
+            raise UsageError(f'the {entry} log needs its package: pip install "jaxrl[{entry}]"')
         entry = LOGGERS[entry]
     return maker(LOGGER, entry)
 
@@ -143,10 +145,7 @@ def check_loggers(name: str, entries: Iterable[Any]) -> None:
 
 
 def saved_form(entries: Iterable[Any]) -> list[Any]:
-    """The setting `loggers` or `hooks` for a file: names, and {"object": name} without one.
-
-    `jaxrl.run.storage.config_file.check_saved_parts` reads it.
-    """
+    """The setting `loggers` or `hooks` for a file: names, and {"object": name} without one."""
     return [
         entry if isinstance(entry, str) else name_of(entry) or {"object": _path_of(entry)}
         for entry in entries

@@ -1,4 +1,4 @@
-"""Scalars and histograms for dashboards: which results are shown, and under which names."""
+"""Scalars, histograms and pictures for dashboards: which results are shown, under which names."""
 
 import math
 from collections.abc import Mapping
@@ -6,16 +6,12 @@ from typing import Any
 
 import numpy as np
 
+from jaxrl.core.pictures import is_picture, picture
 from jaxrl.rollout.episode_stats import HISTOGRAM_BINS
 from jaxrl.run.logging.text_logs import leaves
 from jaxrl.run.results import Result, flatten
 
 NO_CURVE = ("pid", "timestamp")  # numbers that say nothing as a curve
-EPISODES_ONE_BY_ONE = (
-    *("hist_stats/episode_reward", "hist_stats/episode_lengths"),
-    "evaluation/env_runners/hist_stats/episode_reward",
-    "evaluation/env_runners/hist_stats/episode_lengths",
-)
 MOMENT = 0.1  # seconds of training between two results that charts show
 
 
@@ -50,7 +46,6 @@ def charts(result: Result) -> tuple[dict[str, float], dict[str, tuple[list[float
         path.removesuffix("/counts") for path, value in values.items() if isinstance(value, list)
     ]:
         counts, low, high = (values.get(f"{stem}/{part}") for part in ("counts", "min", "max"))
-        # Else a list of a hook's own, or no step was counted.
         if counts and _is_finite(low) and _is_finite(high):
             width = (high - low) / len(counts)
             histograms[stem] = (
@@ -58,8 +53,10 @@ def charts(result: Result) -> tuple[dict[str, float], dict[str, tuple[list[float
                 counts,
             )
             del values[f"{stem}/min"], values[f"{stem}/max"]  # the histogram shows them
-    for path in EPISODES_ONE_BY_ONE:
-        if numbers := [value for value in values.get(path) or () if _is_finite(value)]:
+    for path, value in values.items():
+        # Episodes one by one, and series of hooks; counts without bounds are of no step.
+        is_series = isinstance(value, list) and not path.endswith("/counts")
+        if is_series and (numbers := list(filter(_is_finite, value))):
             counts, edges = np.histogram(numbers, HISTOGRAM_BINS)
             histograms[path] = (edges.tolist(), counts.tolist())
     scalars = {
@@ -68,6 +65,17 @@ def charts(result: Result) -> tuple[dict[str, float], dict[str, tuple[list[float
         if isinstance(value, int | float) and not isinstance(value, bool) and path not in NO_CURVE
     }
     return scalars, histograms
+
+
+def pictures(result: Result) -> dict[str, np.ndarray]:
+    """{path: u8[H, W, C]}: the pictures of a result, those of a series by their numbers."""
+    found = {}
+    for path, value in flatten(result):
+        several = enumerate(value) if isinstance(value, list) else ()
+        for name, part in [(path, value), *((f"{path}/{i}", part) for i, part in several)]:
+            if is_picture(part):
+                found[name] = picture(name, part)
+    return found
 
 
 def settings_of(config: Mapping[str, Any]) -> dict[str, Any]:

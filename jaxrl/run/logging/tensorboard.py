@@ -5,8 +5,9 @@ import time
 from pathlib import Path
 
 from jaxrl.core.errors import require
+from jaxrl.core.pictures import png
 from jaxrl.run.logging.loggers import Logger, RunStart
-from jaxrl.run.logging.scalars import Downsampler, charts, settings_of
+from jaxrl.run.logging.scalars import Downsampler, charts, pictures, settings_of
 from jaxrl.run.logging.text_logs import append
 from jaxrl.run.results import ENV_STEPS, RETURN, Result
 
@@ -19,11 +20,12 @@ SCHEME = "jaxrl-events"  # how tensorboardX knows that `_EventFile` opens a path
 class TensorBoard(Logger):
     """Event files in the run's folder: an event for each result, over environment steps.
 
-    A chart's tag is the result's path; histograms are histograms, and the settings are shown under
-    HPARAMS beside the run's latest returns. Of iterations that follow each other faster than ten
-    times per second of training some are left out, but not the latest before a `flush`, nor one
-    with an evaluation. Records are written by tensorboardX's `RecordWriter`, without the queue and
-    the thread of its `SummaryWriter`, which would neither report a full disk nor end there.
+    A chart's tag is the result's path; histograms are histograms, pictures are images, and the
+    settings are shown under HPARAMS beside the run's latest returns. Of iterations that follow each
+    other faster than ten times per second of training some are left out, but not the latest before
+    a `flush`, nor one with an evaluation. Records are written by tensorboardX's `RecordWriter`,
+    without the queue and the thread of its `SummaryWriter`, which would neither report a full disk
+    nor end there.
     """
 
     def open(self, run: RunStart) -> None:
@@ -87,6 +89,10 @@ class TensorBoard(Logger):
             )
             value.histo.bucket_limit.extend(edges[1:])
             value.histo.bucket.extend(counts)
+        for tag, pixels in pictures(result).items():
+            image = add(tag=tag).image
+            image.height, image.width, image.colorspace = pixels.shape
+            image.encoded_image_string = png(pixels)
         return event
 
     def _append(self, events: list) -> None:

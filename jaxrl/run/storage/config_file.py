@@ -36,6 +36,7 @@ def _kinds(config: Any) -> dict[str, Kind]:
     return {name: kind for name, kind in kinds.items() if kind is not None}
 
 
+ENVIRONMENT_SETTINGS = ("env", "env_args")  # which a policy that plays alone does not need
 NAMED_BY_RUNS = _kinds(RunSettings)
 
 
@@ -47,6 +48,8 @@ def config_facts(config: Any, policies: Mapping[str, tuple[str, ...]]) -> dict[s
     "objects" lists the setting: it cannot be read back. Functions from agents to policies, and of
     policies to train, are stored as what they answered.
     """
+    from jaxrl.core.plain_values import is_plain
+
     values = config.to_dict()
     for settings in (values, *values.get("per_policy", {}).values()):
         for name in ("model", *ONLY_TRAINING):
@@ -64,10 +67,10 @@ def config_facts(config: Any, policies: Mapping[str, tuple[str, ...]]) -> dict[s
     for policy, settings in values.get("per_policy", {}).items():
         for name, value in settings.items():
             flat[f"per_policy.{policy}.{name}"] = value
-    objects = sorted(name for name, value in flat.items() if not _is_json(value))
+    objects = sorted(name for name, value in flat.items() if not is_plain(value))
     return {
         "config_class": f"{type(config).__module__}:{type(config).__qualname__}",
-        "config": json.loads(json.dumps(values, default=described)),
+        "config": json.loads(json.dumps(values, default=described, skipkeys=True)),
         "objects": objects,
     }
 
@@ -404,7 +407,7 @@ def _first_object(
     by_policy = {"": values, **values.get("per_policy", {})}
     for path in sorted(objects):
         policy, _, name = path.removeprefix("per_policy.").rpartition(".")
-        if (alone and name == "env") or (name in changes and (alone or not policy)):
+        if (alone and name in ENVIRONMENT_SETTINGS) or (name in changes and (alone or not policy)):
             continue
         if name in by_policy.get(policy, {}):
             return name
@@ -445,11 +448,3 @@ def _strings(value: Any) -> Iterator[str]:
     elif isinstance(value, tuple):
         for part in value:
             yield from _strings(part)
-
-
-def _is_json(value: Any) -> bool:
-    try:
-        json.dumps(value)
-    except TypeError:
-        return False
-    return True

@@ -105,6 +105,6 @@ def leaf(value: Any) -> Any:
     """The JSON value of what hooks may have added, of any type; a text if JSON does not know it."""
     if value is None or isinstance(value, bool | int | float | str | list):
         return value
-    if hasattr(value, "tolist"):
-        return value.tolist()
+    if hasattr(value, "tolist"):  # of a picture its type and shape: pixels would bury the numbers
+        return f"{value.dtype}{value.shape}" if getattr(value, "ndim", 0) > 2 else value.tolist()
     return list(value) if isinstance(value, tuple) else str(value)

@@ -37,7 +37,7 @@ LATER_FACTS = {  # with what was true of runs whose files do not say
     ],
 }
 LATER_RUN_SETTINGS = {"devices": 1, "evaluation_max_steps": 1_000_000}
-LATER_PLAN = {"scheduler": None, "named_by_settings": False}
+LATER_PLAN = {"scheduler": None, "search": None, "named_by_settings": False, "mode": "max"}
 LATER_COUNTS = {"num_agent_steps": None, "num_module_steps_trained": None}
 PARTS = {  # of the state, before format 3
     "runner.worlds.running": "runner.envs.episodes",

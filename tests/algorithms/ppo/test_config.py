@@ -6,9 +6,10 @@ import optax
 import pytest
 
 from jaxrl import PPOConfig, UsageError, make_train
-from jaxrl.algorithms.validators import optimizer_of
+from jaxrl.algorithms.ppo.optimizer import optimizer_of
 from jaxrl.core.registry import make, register
 from jaxrl.envs.arena import MultiAgentArena
+from jaxrl.models.random_policy import RandomPolicy
 from tests.messages import refusal, refused
 from tests.probes import Leavers
 
@@ -266,6 +267,10 @@ BAD = [
     ),
     ({**ARENA, "fcnet_hiddens": [64, 0]}, "layer size=0 must be an integer of at least 1"),
     ({**ARENA, "dual_clip": 1.0}, "dual_clip=1.0 must be a number > 1 or None"),
+    (
+        {**ARENA, "use_critic": False, "per_policy": {"pol2": {"center_values": True}}},
+        "use_critic=False leaves no values for center_values=True: give one",
+    ),
     ({**ARENA, "target_kl": 0}, "target_kl=0 must be a number > 0 or None"),
     ({**ARENA, "normalize_returns": "yes"}, "normalize_returns='yes' must be True or False"),
     (
@@ -274,7 +279,8 @@ BAD = [
     ),
     (
         {**ARENA, "optimizer": 3},
-        "optimizer=3 must be a function from the learning rate to an optax transformation",
+        "optimizer=3 must be a function from the learning rate to an optax transformation, "
+        'module:name, {"adam_epsilon": 1e-5}, or None',
     ),
     (
         {**ARENA, "optimizer": optax.adam(1e-3)},
@@ -282,7 +288,7 @@ BAD = [
     ),
     (
         {**ARENA, "optimizer": "adamw"},
-        "optimizer='adamw' must be a function .*, module:name, or None",
+        "optimizer='adamw' must be a function .*, module:name, .*, or None",
     ),
     (
         {**ARENA, "optimizer": "optax:adamww"},
@@ -303,6 +309,14 @@ BAD = [
     (
         {**ARENA, "per_policy": {"pol2": {"optimizer": "math:floor"}}},
         r"optimizer math:floor\(0.001\) must be an optax transformation, not a int",
+    ),
+    (
+        {"env": "cartpole", "model": RandomPolicy},
+        "model=RandomPolicy: policy 'default_policy' has no parameters and cannot learn",
+    ),
+    (
+        {**ARENA, "per_policy": {"pol2": {"model": RandomPolicy}}},
+        r"policy 'pol2' has no parameters and cannot learn; leave it out of policies_to_train=\[",
     ),
 ]
 

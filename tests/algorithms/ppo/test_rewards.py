@@ -2,6 +2,8 @@
 
 import functools
 import importlib.util
+import json
+import math
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -197,6 +199,61 @@ def test_agents_that_wait_are_paid_for_their_own_actions_alone():
     assert all(jnp.all(jnp.isfinite(value)) for value in jax.tree.leaves(metrics.learners))
     # Of the two agents one acts in each of 6 steps, in 2 environments, twice.
     assert runner.learners[0].intrinsic_filter.count == 2 * 2 * 6
+
+
+@pytest.mark.parametrize(
+    ("clip_rewards", "expected"),
+    [(True, [1.0, -1.0, 0.0]), (0.5, [0.5, -0.25, 0.0]), (False, [3.0, -0.25, 0.0])],
+)
+def test_rewards_are_learned_from_by_their_sign_or_within_a_bound(clip_rewards, expected):
+    config = PPOConfig(env="cartpole", clip_rewards=clip_rewards)
+    spec = spec_of(clip_rewards=config.clip_rewards)
+    rows = rows_of([[3.0], [-0.25], [0.0]], [[0.0]] * 3, [[False]] * 3)
+    iteration = iteration_of(intrinsic_reward_coeff=0.0)
+    _, prepared, *_ = prepare_rewards(spec, learner_of(spec), rows, iteration)
+    np.testing.assert_array_equal(prepared.reward[:, 0, 0], expected)
+
+
+def test_intrinsic_rewards_are_added_to_clipped_ones_and_both_are_scaled_together():
+    spec = spec_of(clip_rewards=1.0, normalize_returns=True)
+    rows = rows_of([[9.0], [-9.0]], [[1.0], [1.0]], [[True], [True]])
+    iteration = iteration_of(jnp.zeros((1, 1)), intrinsic_reward_coeff=0.5)
+    learner, prepared, *_ = prepare_rewards(spec, learner_of(spec), rows, iteration)
+    # 1 + 1 and -1 + 1, with a deviation of 1.
+    np.testing.assert_allclose(learner.return_filter.mean, 1.0)
+    np.testing.assert_allclose(prepared.reward[:, 0, 0], [2.0, 0.0], atol=1e-6)
+
+
+def test_true_and_one_are_two_settings_which_a_configuration_keeps(tmp_path):
+    signs, bound = (SMALL_CARTPOLE.replace(clip_rewards=clip) for clip in (True, 1))
+    assert signs != bound and signs.clip_rewards == "sign"
+    for config in (signs, bound):
+        saved = json.loads(json.dumps(config.to_dict()))
+        assert PPOConfig.from_dict(saved) == config
+    assert SMALL_CARTPOLE.replace(clip_rewards=False) == SMALL_CARTPOLE
+
+
+test_a_bound_of_rewards_is_above_zero = refused_by(
+    lambda clip_rewards: SMALL_CARTPOLE.replace(clip_rewards=clip_rewards),
+    [
+        (0, "clip_rewards=0 must be sign, a number > 0, or None"),
+        (-1.0, r"clip_rewards=-1\.0 must be"),
+        (math.nan, "clip_rewards=nan must be"),
+        ("signs", "clip_rewards='signs' must be"),
+    ],
+)
+
+
+@pytest.mark.long
+def test_episodes_are_reported_with_the_rewards_of_the_environment():
+    plain = SMALL_CARTPOLE
+    (_, as_played), (_, clipped) = (
+        updated(config, 1) for config in (plain, plain.replace(clip_rewards=0.25))
+    )
+    jax.tree.map(np.testing.assert_array_equal, as_played.episodes, clipped.episodes)
+    # CartPole pays 1 a step, so values learn towards a quarter of it.
+    losses = [metrics.learners[0]["vf_loss"] for metrics in (as_played, clipped)]
+    assert losses[1] < losses[0]
 
 
 def trained(config, folder, stops):

@@ -39,6 +39,10 @@ class WithLoss:
             {"kl_target": 0.02, "entropy_coeff": 0.01, "dual_clip": 3.0},
             f"{PLAIN} + k KL(old || new) - 0.01 H, k from 0.2 towards KL 0.02; dual clip 3",
         ),
+        (
+            {"use_critic": False, "entropy_coeff": 0.01, "use_kl_loss": False},
+            "-min(r A, clip(r, 1 +- 0.2) A) - 0.01 H",
+        ),
         ({"use_kl_loss": False, "model": WithLoss()}, f"{PLAIN} + the model's loss"),
     ],
 )

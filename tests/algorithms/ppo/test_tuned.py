@@ -8,7 +8,12 @@ from jaxrl import PPOConfig, UsageError, make
 from jaxrl.envs.arena import MultiAgentArena
 from tests.messages import refused_by
 
-EXPLORER = make("arena")[0].tuned["per_policy"]["pol1"]  # a model and its max_seq_len
+TUNED = make("arena")[0].tuned["per_policy"]
+EXPLORER, HUNTER = TUNED["pol1"], TUNED["pol2"]  # each with a model of its own
+BESIDE_THE_NETWORK = {
+    "pol1": {"entropy_coeff": 0.01},
+    "pol2": {"gamma": 0.9, "entropy_coeff": 0.05},
+}
 GRU = {"use_gru": True}
 SWAPPED = {"pol1": ["agent2"], "pol2": ["agent1"]}
 
@@ -22,7 +27,7 @@ def by_policy(**changes):
 
 
 def test_a_change_of_anything_else_leaves_the_tuned_networks():
-    assert by_policy(lr=0.5, num_envs=8, minibatch_size=80, seed=3) == {"pol1": EXPLORER}
+    assert by_policy(lr=0.5, num_envs=8, minibatch_size=80, seed=3) == TUNED
 
 
 @pytest.mark.parametrize(
@@ -36,7 +41,7 @@ def test_a_change_of_anything_else_leaves_the_tuned_networks():
     ],
 )
 def test_a_network_for_all_policies_takes_the_place_of_every_tuned_one(given):
-    assert by_policy(**given) == {}
+    assert by_policy(**given) == BESIDE_THE_NETWORK
     assert tuned(**given).for_policy("pol1").max_seq_len == 20  # the default again
     tuned(**given).build()
 
@@ -56,21 +61,26 @@ def test_a_schedule_that_is_given_stays_in_steps():
 
 
 def test_a_value_for_all_policies_takes_the_place_of_one_policys_tuned_value():
-    assert by_policy(max_seq_len=5) == {"pol1": {"model": EXPLORER["model"]}}
+    without_length = {"model": EXPLORER["model"], "entropy_coeff": 0.01}
+    assert by_policy(max_seq_len=5) == {"pol1": without_length, "pol2": HUNTER}
+    assert by_policy(gamma=0.99)["pol2"] == {"model": HUNTER["model"], "entropy_coeff": 0.05}
 
 
 def test_settings_by_policy_are_merged_policy_by_policy():
     given = {"pol1": {"lr": 0.5}, "pol2": GRU}
-    assert by_policy(per_policy=given) == {"pol1": {**EXPLORER, "lr": 0.5}, "pol2": GRU}
+    merged = {"pol1": {**EXPLORER, "lr": 0.5}, "pol2": {**BESIDE_THE_NETWORK["pol2"], **GRU}}
+    assert by_policy(per_policy=given) == merged
     assert by_policy(per_policy={"pol1": {"max_seq_len": 5}}) == {
-        "pol1": {**EXPLORER, "max_seq_len": 5}
+        "pol1": {**EXPLORER, "max_seq_len": 5},
+        "pol2": HUNTER,
     }
-    assert by_policy(per_policy={}) == {"pol1": EXPLORER}
+    assert by_policy(per_policy={}) == TUNED
 
 
 @pytest.mark.parametrize("given", [GRU, {"model": None}, {"fcnet_hiddens": (8,), "lr": 0.5}])
 def test_a_network_for_one_policy_takes_the_place_of_its_tuned_one(given):
-    assert by_policy(per_policy={"pol1": given}) == {"pol1": given}
+    kept = {**BESIDE_THE_NETWORK["pol1"], **given}
+    assert by_policy(per_policy={"pol1": given}) == {"pol1": kept, "pol2": HUNTER}
 
 
 def test_a_network_for_one_policy_takes_the_place_of_one_that_is_tuned_for_all():
@@ -84,10 +94,10 @@ def test_a_network_for_one_policy_takes_the_place_of_one_that_is_tuned_for_all()
     [
         ("shared", {}),
         ({"both": ["agent1", "agent2"]}, {}),
-        ("per-agent", {"agent1": EXPLORER}),
-        (["pol1", "pol2"], {"pol1": EXPLORER}),
-        (SWAPPED, {"pol2": EXPLORER}),
-        ({"pol1": None, "pol2": None}, {"pol1": EXPLORER}),  # RLlib's specifications
+        ("per-agent", {"agent1": EXPLORER, "agent2": HUNTER}),
+        (["pol1", "pol2"], TUNED),
+        (SWAPPED, {"pol1": HUNTER, "pol2": EXPLORER}),
+        ({"pol1": None, "pol2": None}, TUNED),  # RLlib's specifications
     ],
 )
 def test_tuned_settings_go_to_the_policy_that_plays_the_same_agents(policies, expected):
@@ -97,7 +107,7 @@ def test_tuned_settings_go_to_the_policy_that_plays_the_same_agents(policies, ex
 
 def test_settings_of_specifications_are_merged_as_those_of_per_policy():
     policies = {"pol1": (None, None, None, {"lr": 0.5}), "pol2": None}
-    assert by_policy(policies=policies) == {"pol1": {**EXPLORER, "lr": 0.5}}
+    assert by_policy(policies=policies) == {"pol1": {**EXPLORER, "lr": 0.5}, "pol2": HUNTER}
 
 
 test_what_is_badly_formed_is_refused_by_name = refused_by(

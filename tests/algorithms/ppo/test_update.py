@@ -29,7 +29,9 @@ from jaxrl.algorithms.ppo.loss import (
     ppo_loss,
     total_loss,
 )
+from jaxrl.algorithms.ppo.optimizer import clipped_apart
 from jaxrl.algorithms.ppo.update import init_learner, update_policy
+from jaxrl.algorithms.ppo.without_critic import without_critic
 from jaxrl.core.spaces import Box, Discrete
 from jaxrl.models.mlp import MLP
 from jaxrl.models.policy_spec import PolicySpec
@@ -253,6 +255,38 @@ def test_a_minibatch_without_active_rows_takes_no_step():
     assert int(after.opt_state[0].count) == 72
 
 
+NO_CRITIC = learner_spec(use_critic=False, normalize_advantages=None, minibatch_size=64)
+
+
+def test_without_a_critic_advantages_are_the_discounted_sums_of_rewards():
+    """A sum ends where an episode does, of itself or at a time limit, and with the rollout."""
+    path, numbers = trajectory(jax.random.key(0)), hypers_of_an_iteration(gamma=0.9, lambda_=0.5)
+    bare, (advantages, targets) = without_critic(NO_CRITIC, path, numbers)
+    reward, done = np.asarray(path.reward, np.float64), np.asarray(path.done)
+    assert (done & ~np.asarray(path.terminated)).any() and not done[-1].all()
+    expected, later = np.zeros(reward.shape), np.zeros(reward.shape[1:])
+    for t in reversed(range(STEPS)):
+        expected[t] = later = reward[t] + 0.9 * np.where(done[t], 0.0, later)
+    np.testing.assert_allclose(advantages, expected, atol=1e-5)
+    assert not any(map(np.any, (targets, bare.value, bare.next_value)))
+    _, (standardised, _) = without_critic(learner_spec(use_critic=False), path, numbers)
+    centered = (expected - expected.mean()) / expected.std()
+    np.testing.assert_allclose(standardised, centered, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["loss", "prediction", None])
+def test_without_a_critic_the_policy_learns_and_the_value_stays_as_it_is(kind):
+    path, plan = trajectory(jax.random.key(0)), dataclasses.replace(NO_CRITIC, value_clip=kind)
+    before, after, metrics = learn(plan, hypers(lr=1e-2, vf_loss_coeff=1.0), path)
+    value, next_value = apply(before.params, path.obs)[1], apply(after.params, path.obs)[1]
+    np.testing.assert_array_equal(value, next_value)
+    assert float(metrics["mean_kl_loss"]) > 0
+    of_values = {name: float(value) for name, value in metrics.items() if name.startswith("vf_")}
+    assert of_values == {"vf_loss": 0, "vf_loss_unclipped": 0, "vf_clip_fraction": 0}
+    _, same, _ = learn(plan, hypers(lr=1e-2), path.replace(value=1e6 + path.value))
+    assert jax.tree.all(jax.tree.map(lambda x, y: bool((x == y).all()), after, same))
+
+
 def test_where_all_rows_are_active_it_makes_no_difference_that_some_might_not_be():
     path = trajectory(jax.random.key(0), np.ones((STEPS, ENVS, AGENTS), bool))
     first, second = (
@@ -308,6 +342,42 @@ def test_the_gradient_is_clipped_by_its_global_norm():
         norm, rel=1e-4
     )  # plain descent at rate 1 moves by the gradient
     assert moves[1] == pytest.approx(1e-3, rel=1e-3)
+
+
+def test_a_mean_gradient_is_clipped_by_array_or_by_number():
+    sums = {"kernel": jnp.array([[6.0, 8.0]]), "bias": jnp.array([0.2])}  # of 2 rows
+    clipped = lambda by, grad_clip: clipped_apart(sums, jnp.float32(2), jnp.float32(grad_clip), by)
+    expected = {  # the mean is [3, 4], of norm 5, and [0.1]
+        "norm": ([[0.6, 0.8]], [0.1]),
+        "value": ([[1.0, 1.0]], [0.1]),
+    }
+    for by, (kernel, bias) in expected.items():
+        found = clipped(by, 1.0)
+        np.testing.assert_allclose(found["kernel"], kernel, rtol=1e-6)
+        np.testing.assert_allclose(found["bias"], bias, rtol=1e-6)
+        np.testing.assert_allclose(clipped(by, jnp.inf)["kernel"], [[3.0, 4.0]])
+
+
+@pytest.mark.parametrize("by", ["norm", "value"])
+def test_a_step_of_descent_moves_each_array_or_number_by_no_more_than_the_clip(by):
+    plan = learner_spec(optimizer=optax.sgd, minibatch_size=48, num_epochs=1, grad_clip_by=by)
+    before, after, _ = learn(plan, hypers(lr=1.0, grad_clip=1e-3), trajectory(jax.random.key(0)))
+    moves = jax.tree.leaves(jax.tree.map(jnp.subtract, after.params, before.params))
+    for move in moves:
+        size = optax.tree.norm(move) if by == "norm" else jnp.abs(move).max()
+        assert 0 < float(size) <= 1e-3 * (1 + 1e-3)
+    assert float(optax.tree.norm(moves)) > 1.5e-3  # the whole moves further
+
+
+@pytest.mark.parametrize("by", ["norm", "value"])
+def test_adam_clips_packed_arrays_as_it_clips_layers(by):
+    rows, numbers = trajectory(jax.random.key(0)), hypers(lr=1e-2, grad_clip=1e-3)
+    learned = []
+    for optimizer in (None, lambda lr: optax.adam(lr, eps=1e-8)):
+        plan = learner_spec(optimizer=optimizer, grad_clip_by=by)
+        learned.append(learn(plan, numbers, rows)[1].params)
+    for packed, by_layer in zip(*map(jax.tree.leaves, learned), strict=True):
+        np.testing.assert_allclose(packed, by_layer, atol=1e-6)
 
 
 @pytest.mark.parametrize(("target", "factor"), [(1e-9, 1.5), (1e3, 0.5)])

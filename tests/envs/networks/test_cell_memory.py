@@ -1,4 +1,4 @@
-"""The network that remembers visited cells: its carry, its parts by hand, what it refuses."""
+"""The arena's networks, with memory and without: the carry, parts by hand, what they refuse."""
 
 import jax
 import jax.numpy as jnp
@@ -9,6 +9,7 @@ from jaxrl import PPOConfig, Trainer, load_policy
 from jaxrl.core.spaces import Box, Discrete, MultiDiscrete
 from jaxrl.envs.arena import MultiAgentArena, unpack
 from jaxrl.envs.networks.cell_memory import CellMemory, relative_place, surroundings
+from jaxrl.envs.networks.cell_pair import CellPair
 from tests.messages import refused_by
 
 FOUR_ACTIONS = Discrete(4)
@@ -56,24 +57,42 @@ def test_the_way_to_the_other_has_one_number_wherever_it_begins():
     assert len({(*way, n) for way, n in zip(ways.tolist(), number.tolist(), strict=True)}) == 35
 
 
-test_what_it_cannot_read_is_refused_in_one_line = refused_by(
-    lambda spaces, grid: CellMemory(*spaces, *grid),
+def test_the_network_without_memory_reads_the_way_to_the_other_wherever_it_begins():
+    model = CellPair(MultiDiscrete((12, 12)), FOUR_ACTIONS, height=3, width=4)
+    pairs = jnp.array([[0, 1], [5, 6], [0, 4], [4, 8]])  # twice to the right, twice down
+    weights = jax.jit(model.init)(jax.random.key(0), pairs)["params"]
+    of_cells = {name: weights[name] for name in ("Embed_0", "Embed_1", "Embed_3", "Embed_4")}
+    without_cells = {**weights, **jax.tree.map(jnp.zeros_like, of_cells)}
+    for output in model.apply({"params": without_cells}, pairs):
+        np.testing.assert_array_equal(output[0], output[1])
+        np.testing.assert_array_equal(output[2], output[3])
+        assert not np.allclose(output[0], output[2])
+    logits, values = model.apply({"params": weights}, pairs)
+    assert logits.shape == (4, 4) and values.shape == (4,)
+    assert not np.allclose(logits[0], logits[1]) and not np.allclose(values[2], values[3])
+
+
+test_what_they_cannot_read_is_refused_in_one_line = refused_by(
+    lambda spaces, grid, network=CellMemory: network(*spaces, *grid),
     [
         ((Box(0, 1, (2,)), FOUR_ACTIONS), (3, 3), "two cells, MultiDiscrete(nvec=(9, 9))"),
         ((MultiDiscrete((9, 9)), Box(0, 1, ())), (3, 3), "Discrete actions"),
         ((MultiDiscrete((12, 12)), FOUR_ACTIONS), (3, 3), "CellMemory(height=3, width=3) needs"),
+        ((Box(0, 1, (2,)), FOUR_ACTIONS), (3, 4), CellPair, "CellPair(height=3, width=4) needs"),
     ],
     literal=True,
 )
 
 
 @pytest.mark.parametrize("grid", [(3, 4), (2, 2), (1, 2)])
-def test_the_arenas_tuned_settings_name_it_for_their_own_grid(grid):
+def test_the_arenas_tuned_settings_name_both_for_their_own_grid(grid):
     height, width = grid
     config = PPOConfig.tuned("arena", {"height": height, "width": width})
     explorer, hunter = config.build().policy_specs
     assert explorer.model.initial_carry((5,))["visited"].shape == (5, height * width)
     assert explorer.max_seq_len == 1 and not hunter.has_memory
+    hunters_grid = hunter.model.inner.height, hunter.model.inner.width
+    assert hunters_grid == grid
 
 
 @pytest.mark.long

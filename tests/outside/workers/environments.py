@@ -58,6 +58,23 @@ class Counter(gymnasium.Env):
         return np.array([self.drawn, self.steps, action], np.float32)
 
 
+class Informed(Counter):
+    """Gives steps among its infos, by an array that it changes, and what cannot be sent."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.place = np.zeros(1, int)
+
+    def reset(self, **kwargs):
+        self.place[:] = 0
+        return super().reset(**kwargs)
+
+    def step(self, action):
+        *results, info = super().step(action)
+        self.place += 1
+        return *results, info | {"steps": self.steps, "places": [self.place], "module": sys}
+
+
 class Gambler(gymnasium.Env):
     """Draws from generators that the process shares, and ends by chance.
 
@@ -179,7 +196,10 @@ class Nim(AECEnv):
         self.rewards, self._cumulative_rewards = dict(zeros), dict(zeros)
         self.terminations = dict.fromkeys(self.agents, False)
         self.truncations = dict.fromkeys(self.agents, False)
-        self.infos = {agent: {} for agent in self.agents}
+        self._inform()
+
+    def _inform(self):
+        self.infos = {agent: {"sticks": self.sticks} for agent in self.agents}
 
     def step(self, action):
         agent = self.agent_selection
@@ -188,6 +208,7 @@ class Nim(AECEnv):
             return
         other = self.possible_agents[agent == "first"]
         self.sticks = max(self.sticks - action - 1, 0)
+        self._inform()
         self.rewards = dict.fromkeys(self.agents, 0.0)
         if not self.sticks:
             self.rewards = {agent: 1.0, other: -1.0}

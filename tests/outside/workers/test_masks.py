@@ -69,7 +69,7 @@ def _nested(rows, shape):
     )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.data())
 def test_a_mask_is_read_as_the_spaces_own_sample_takes_it(data):
     space = data.draw(discrete_spaces())
@@ -81,7 +81,7 @@ def test_a_mask_is_read_as_the_spaces_own_sample_takes_it(data):
     np.testing.assert_array_equal(reader(space).read(row), flags)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.data())
 def test_masks_of_parts_are_in_a_row_as_the_parts_are(data):
     pair = [data.draw(discrete_spaces()) for _ in range(2)]

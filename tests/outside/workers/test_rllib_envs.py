@@ -8,7 +8,8 @@ import pytest
 from gymnasium import spaces
 
 import jaxrl
-from jaxrl.core.python_kinds import RLLIB, EnvConfig, by_keywords, kind_of
+from jaxrl.core.env_config import EnvConfig, by_keywords
+from jaxrl.core.python_kinds import RLLIB, kind_of
 from jaxrl.core.spaces import Box, Discrete, MultiDiscrete
 from jaxrl.outside.workers.old_gym import OldGymEnv
 from jaxrl.outside.workers.python_env import make_vector_env
@@ -162,6 +163,18 @@ def test_arguments_are_one_dict_where_the_constructor_takes_one():
 
         reset = step = None
 
+    class Untold(gymnasium.Env):
+        """As RLlib's page for beginners writes it; RLlib always passes a config."""
+
+        def __init__(self, config=None):
+            self.length = config.get("length", 5)
+
+    class Typed(gymnasium.Env):
+        def __init__(self, config: Named | None = None):
+            self.config = config
+
+    assert by_keywords(Untold)().length == 5 and by_keywords(Untold)(length=2).length == 2
+    assert by_keywords(Typed)().config is None
     make = functools.partial(by_keywords(Emptying), config={"length": 3})
     assert [make().length, make().length] == [3, 3]  # what one copy takes out, the next one has
     assert by_keywords(Named)().config == "easy"

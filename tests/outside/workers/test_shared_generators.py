@@ -2,6 +2,7 @@
 
 import functools
 import random
+import sys
 import types
 
 import gymnasium
@@ -13,7 +14,13 @@ import jaxrl
 from jaxrl.core.types import DEFAULT_AGENT
 from jaxrl.outside.workers.arrays import episode_seed
 from jaxrl.outside.workers.python_env import make_vector_env
-from jaxrl.outside.workers.shared_generators import WATCHED_STEPS, Draws, OwnGenerators, SeededCopy
+from jaxrl.outside.workers.shared_generators import (
+    WATCHED_STEPS,
+    Draws,
+    OwnGenerators,
+    SeededCopy,
+    loaded,
+)
 from tests.outside.workers.environments import Counter, Gambler
 
 SEEDS = np.array([7, 2**32 - 1, 0], np.uint32)
@@ -153,3 +160,13 @@ def test_two_trainings_with_one_seed_are_one_training_and_evaluate_alike():
             judged = trainer.evaluate(episodes=5)["env_runners"]
         results.append([each["episode_return_mean"] for each in (result, judged)])
     assert results[0] == results[1]
+
+
+def test_pytorch_is_left_alone_until_another_thread_has_imported_it(monkeypatch):
+    """TensorBoard's writer imports it while copies step; its generator crashes until then."""
+    torch = types.ModuleType("torch")
+    torch.default_generator, torch.__spec__ = object(), types.SimpleNamespace(_initializing=True)
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    assert "_Torch" not in [type(generator).__name__ for generator in loaded()]
+    torch.__spec__._initializing = False
+    assert "_Torch" in [type(generator).__name__ for generator in loaded()]

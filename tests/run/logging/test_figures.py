@@ -13,6 +13,7 @@ from jaxrl.run.logging.comparison import COLUMN, compared, paper
 from jaxrl.run.logging.curves import MAX_LINES, Curves, smooth, source_line
 from jaxrl.run.logging.figures import LONGEST_NAME, figure, save_figure, short
 from jaxrl.run.logging.panels import panel_facts, panels_of
+from jaxrl.run.logging.statistics import estimate
 from tests.run.logging.made_results import PANELS, against_opponents, filled, result
 
 
@@ -195,31 +196,33 @@ def seeds(*offsets, steps=(0, 100, 200)):
     return [{"return": (at, offset + at / 10)} for offset in offsets]
 
 
-def test_seeds_of_a_setting_are_their_median_in_a_band_of_their_range():
-    both = {"lr=0.1, 3 seeds": seeds(0, 1, 5), "lr=0.01": seeds(40)}
+def test_seeds_of_a_setting_are_their_interquartile_mean_in_a_band_of_their_range():
+    both = {"lr=0.1, 4 seeds": seeds(0, 1, 5, 40), "lr=0.01": seeds(40)}
     drawn = compared(both, (), "probe")
     (returns,) = drawn.axes
-    assert labels(returns) == ["lr=0.1, 3 seeds  21", "lr=0.01  60"]
+    assert labels(returns) == ["lr=0.1, 4 seeds  23", "lr=0.01  60"]
     (band,) = returns.collections
     least, greatest = band.get_datalim(returns.transData).intervaly
-    assert (least, greatest) == (0, 25)  # of the seeds 0 and 5
-    np.testing.assert_allclose(returns.lines[0].get_ydata()[[0, -1]], [1, 21])
-    assert "4 runs, median and range of seeds" in [text.get_text() for text in drawn.texts]
+    assert (least, greatest) == (0, 60)  # of the seeds 0 and 40
+    np.testing.assert_allclose(returns.lines[0].get_ydata()[[0, -1]], [3, 23])  # of 1 and 5
+    texts = [text.get_text() for text in drawn.texts]
+    assert "5 runs, interquartile mean and range of seeds" in texts
 
 
-def test_of_eight_seeds_the_band_goes_from_quartile_to_quartile_and_lines_rise_between_points():
+def test_of_eight_seeds_the_band_is_the_bootstrap_interval_and_lines_rise_between_points():
     (returns,) = compared({"a": seeds(*range(8, 16))}, (), "probe").axes
     (band,) = returns.collections
-    steps, half = returns.lines[0].get_xdata(), returns.lines[0].get_ydata()
-    np.testing.assert_allclose(half, 11.5 + steps / 10)  # no stairs
+    steps, mean = returns.lines[0].get_xdata(), returns.lines[0].get_ydata()
+    np.testing.assert_allclose(mean, 11.5 + steps / 10)  # no stairs
     low, high = band.get_datalim(returns.transData).intervaly
-    np.testing.assert_allclose([low, high], [9.75, 13.25 + 20])  # NumPy's percentiles of 8 to 15
+    exact = estimate(range(8, 16), resamples=20_000)
+    np.testing.assert_allclose([low, high], [exact.low, exact.high + 20], atol=0.5)
 
 
-def test_a_seed_that_ended_early_keeps_its_last_value_in_the_median():
+def test_a_seed_that_ended_early_keeps_its_last_value_in_the_mean():
     ended_early = {"return": (np.array([0.0, 100.0]), np.array([0.0, 90.0]))}
     (returns,) = compared({"a": [*seeds(0, 2), ended_early]}, (), "probe").axes
-    assert returns.lines[0].get_ydata()[-1] == 22  # of 20, 22 and 90
+    assert returns.lines[0].get_ydata()[-1] == 44  # of 20, 22 and 90
 
 
 def test_a_papers_figure_is_a_column_wide_with_its_legend_below_and_its_fonts_in_the_file(tmp_path):

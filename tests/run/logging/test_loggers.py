@@ -3,6 +3,7 @@
 import csv
 import dataclasses
 import errno
+import io
 import json
 import math
 import os
@@ -34,6 +35,7 @@ CONFIG = {
     "use_kl_loss": True,
 }
 FILES = ("jsonl", "csv", "tensorboard")
+TRACKERS = ("wandb", "trackio", "mlflow")
 
 
 def result(i, seconds=1.0, **more):
@@ -304,7 +306,7 @@ def test_an_unknown_log_is_refused_with_the_nearest(tmp_path):
     with pytest.raises(UsageError, match="unknown log 'tensorbord'; did you mean 'tensorboard'"):
         logs(tmp_path, ["jsonl", "tensorbord"])
     assert list(tmp_path.iterdir()) == []
-    assert set(LOGGERS) == {*FILES, "wandb"}
+    assert set(LOGGERS) == {*FILES, *TRACKERS}
 
 
 # Loggers of a user's own
@@ -472,6 +474,31 @@ def test_a_histogram_has_its_bins_and_its_mean_is_a_curve(tmp_path):
     assert "env_runners/hist_stats/speed/min" not in values
 
 
+def red(height=2, width=3):
+    """A picture u8[height, width, 3]."""
+    return np.broadcast_to(np.uint8([255, 0, 0]), (height, width, 3))
+
+
+def test_a_picture_is_an_image_of_tensorboard_and_its_shape_in_text_logs(tmp_path):
+    image = pytest.importorskip("PIL.Image", reason="needs Pillow")
+    written = logs(tmp_path)
+    written.write([result(1, frame=red(), frames=[red(), 2 * red()])])
+    written.close()
+    shown, *series = [
+        (value.tag, value.image)
+        for event in events(tmp_path)
+        for value in event.summary.value
+        if value.HasField("image")
+    ]
+    assert shown[0] == "env_runners/frame"
+    assert (shown[1].height, shown[1].width, shown[1].colorspace) == (2, 3, 3)
+    np.testing.assert_array_equal(image.open(io.BytesIO(shown[1].encoded_image_string)), red())
+    assert [tag for tag, _ in series] == ["env_runners/frames/0", "env_runners/frames/1"]
+    assert strict_lines(tmp_path)[0]["env_runners"]["frame"] == "uint8(2, 3, 3)"
+    assert strict_lines(tmp_path)[0]["env_runners"]["frames"] == ["uint8(2, 3, 3)"] * 2
+    assert strict_rows(tmp_path)[0]["env_runners/frame"] == "uint8(2, 3, 3)"
+
+
 def test_all_settings_are_hyperparameters_beside_the_final_return(tmp_path):
     from tensorboardX.proto.plugin_hparams_pb2 import HParamsPluginData
 
@@ -495,11 +522,13 @@ def test_all_settings_are_hyperparameters_beside_the_final_return(tmp_path):
 
 def test_episodes_one_by_one_are_histograms_those_of_an_evaluation_too():
     episodes = {"hist_stats": {"episode_reward": [0.0, 1.0, 3.0], "episode_lengths": [5, 5, 8]}}
+    episodes["hist_stats"]["collisions"] = [2.0, None]
     _, histograms = charts({**episodes, "evaluation": {"env_runners": episodes}})
     for above in ("", "evaluation/env_runners/"):
         edges, counts = histograms[f"{above}hist_stats/episode_reward"]
         assert (edges[0], edges[-1], sum(counts)) == (0.0, 3.0, 3)
         assert sum(histograms[f"{above}hist_stats/episode_lengths"][1]) == 3
+        assert sum(histograms[f"{above}hist_stats/collisions"][1]) == 1
 
 
 def test_the_charts_of_a_result_are_called_by_its_paths():
@@ -533,9 +562,11 @@ def test_slow_iterations_are_all_drawn():
     assert thin.held() == []
 
 
-def test_a_list_of_a_hooks_own_is_no_histogram():
-    scalars, histograms = charts({"own": [1, 2], "deep": {"counts": [1], "max": 2.0}})
-    assert (scalars, histograms) == ({"deep/max": 2.0}, {})
+def test_a_hooks_list_of_numbers_is_a_histogram():
+    series = {"lengths": [1, 2], "texts": ["a", "b"], "pairs": [[1, 2], [3, 4]]}
+    scalars, histograms = charts({**series, "deep": {"counts": [1], "max": 2.0}})
+    assert scalars == {"deep/max": 2.0} and list(histograms) == ["lengths"]
+    assert sum(histograms["lengths"][1]) == 2
 
 
 # Weights & Biases
@@ -564,7 +595,8 @@ def runs(monkeypatch):
         begun.append(FakeRun(**given))
         return begun[-1]
 
-    fake = SimpleNamespace(init=init, Histogram=lambda np_histogram: np_histogram)
+    objects = {"Histogram": lambda np_histogram: np_histogram, "Image": np.shape}
+    fake = SimpleNamespace(init=init, **objects)
     monkeypatch.setitem(sys.modules, "wandb", fake)
     monkeypatch.delenv("WANDB_PROJECT", raising=False)
     return begun
@@ -572,7 +604,7 @@ def runs(monkeypatch):
 
 def test_wandb_gets_the_settings_and_the_curves_over_environment_steps(tmp_path, runs):
     written = logs(tmp_path, ["wandb"])
-    written.write([result(1, **histogram([1, 0, 3]))])
+    written.write([result(1, frame=red(), **histogram([1, 0, 3]))])
     written.close()
     (run,) = runs
     assert run.given["project"] == "jaxrl"
@@ -585,6 +617,7 @@ def test_wandb_gets_the_settings_and_the_curves_over_environment_steps(tmp_path,
         [1, 0, 3],
         pytest.approx([-1.0, 0.0, 1.0, 2.0]),
     )
+    assert values["env_runners/frame"] == (2, 3, 3)
     assert run.finished
 
 
@@ -595,9 +628,7 @@ def test_a_resumed_run_goes_on_under_its_id_and_a_new_one_gets_a_new_id(tmp_path
     assert first == resumed != anew
 
 
-def test_no_network_is_a_warning_and_no_package_is_a_line_before_anything_else(
-    tmp_path, monkeypatch
-):
+def test_no_network_is_a_warning(tmp_path, monkeypatch):
     warnings = []
 
     def unreachable(**given):
@@ -608,9 +639,15 @@ def test_no_network_is_a_warning_and_no_package_is_a_line_before_anything_else(
     written.write([result(1)])
     assert warnings == ["the wandb log ends here, training continues without it: no route to host"]
     assert len(strict_lines(tmp_path)) == 1
-    monkeypatch.setitem(sys.modules, "wandb", None)
-    with pytest.raises(UsageError, match=r'pip install "jaxrl\[wandb\]"'):
-        logs(tmp_path, ["wandb"])
+
+
+@pytest.mark.parametrize("tracker", TRACKERS)
+def test_a_tracker_without_its_package_is_a_line_before_anything_else(
+    tmp_path, monkeypatch, tracker
+):
+    monkeypatch.setitem(sys.modules, tracker, None)
+    with pytest.raises(UsageError, match=rf'pip install "jaxrl\[{tracker}\]"'):
+        logs(tmp_path, [tracker])
 
 
 # Without the packages that draw

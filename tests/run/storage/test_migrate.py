@@ -356,7 +356,7 @@ def test_a_network_for_images_reads_them_as_it_did_and_other_configurations_have
     assert read({"lr": 1e-3}) == {"lr": 1e-3}
 
 
-LATER_PLAN = {"scheduler": None, "named_by_settings": False}
+LATER_PLAN = {"scheduler": None, "named_by_settings": False, "mode": "max", "search": None}
 
 
 @pytest.mark.parametrize("value", [None, [], 3, "text", {}, {"config": 3}, {"lifetimes": 3}])

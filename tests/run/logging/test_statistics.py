@@ -4,9 +4,19 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.stats import trim_mean
+from scipy.stats import mannwhitneyu, trim_mean
 
-from jaxrl.sweeps.statistics import INTERVAL, RANGE, estimate, iqm, median, spread
+from jaxrl.run.logging import statistics
+from jaxrl.run.logging.statistics import (
+    INTERVAL,
+    RANGE,
+    estimate,
+    iqm,
+    median,
+    probability_of_improvement,
+    spread,
+    spread_along,
+)
 
 
 @given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=30), st.integers(1, 3))
@@ -25,6 +35,30 @@ def test_eight_runs_by_hand():
 
 def test_the_median_of_several_tasks_is_that_of_their_means():
     assert median(np.array([[1.0, 10.0, 100.0], [3.0, 30.0, 300.0]])) == 20.0
+
+
+@pytest.mark.parametrize("interval", [False, True])
+def test_each_point_of_a_curve_has_the_spread_of_the_runs_with_a_value(interval, monkeypatch):
+    monkeypatch.setattr(statistics, "CURVE_RESAMPLES", 5000)
+    values = np.random.default_rng(3).normal(size=(9, 3))
+    values[:3, 0] = np.nan
+    low, mean, high = spread_along(values, interval=interval)
+    for place in range(3):
+        runs = values[np.isfinite(values[:, place]), place]
+        assert mean[place] == pytest.approx(iqm(runs[:, None]))
+        if interval:
+            bounds = estimate(runs, resamples=5000)[1:]
+            np.testing.assert_allclose((low[place], high[place]), bounds, atol=0.1)
+        else:
+            assert (low[place], high[place]) == (runs.min(), runs.max())
+
+
+@pytest.mark.parametrize("interval", [False, True])
+def test_a_point_of_a_curve_where_no_run_is_finite_has_no_spread(interval):
+    values = np.array([[np.inf, 2.0], [np.nan, 2.0]])
+    assert np.isnan(spread_along(values, interval=interval)[:, 0]).all()
+    assert spread_along(values, interval=interval)[:, 1].tolist() == [2.0, 2.0, 2.0]
+    assert np.isnan(spread_along(values[:, :1], interval=interval)).all()
 
 
 def test_runs_that_agree_leave_no_doubt():
@@ -94,6 +128,27 @@ def test_rliables_own_numbers_come_out(scores, statistic, value, interval):
     assert (found.low, found.high) == pytest.approx(
         interval, abs=0.03 * (interval[1] - interval[0])
     )
+
+
+def test_the_probability_of_improvement_of_several_tasks_is_rliables():
+    found = probability_of_improvement(SCORES[5:], SCORES[:5])
+    assert found.value == pytest.approx(0.6133333333, abs=1e-9)
+    assert found.low < found.value < found.high
+
+
+@given(
+    st.lists(st.integers(-4, 4), min_size=1, max_size=7),
+    st.lists(st.integers(-4, 4), min_size=1, max_size=7),
+)
+def test_the_probability_of_improvement_is_the_mann_whitney_share(first, second):
+    expected = mannwhitneyu(first, second).statistic / (len(first) * len(second))
+    found = probability_of_improvement(first, second, resamples=50)
+    assert found.value == pytest.approx(expected)
+    assert 0 <= found.low <= found.high <= 1
+
+
+def test_settings_that_always_win_improve_for_sure():
+    assert probability_of_improvement([3.0, 4.0], [1.0, 2.0]) == (1.0, 1.0, 1.0)
 
 
 def test_fewer_than_eight_runs_have_a_range_and_eight_an_interval():

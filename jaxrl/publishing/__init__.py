@@ -1,0 +1,1 @@
+"""Published runs: a folder, or a repository at Hugging Face, with a model card and weights."""
