@@ -237,6 +237,7 @@ STARTS = {
     "jaxrl.cli.sweep": ("sweep", "resume_sweep"),
     "jaxrl.cli.serve": ("_serve",),
     "jaxrl.cli.watch": ("_report", "_watch"),
+    "jaxrl.publishing.zoo": ("add", "exhibits"),
 }
 NOT_HERE = [  # other processes, devices, the cache of compiled programs, wandb
     ("jaxrl.cli.train", "join"),
@@ -317,6 +318,8 @@ def shorter(command, words):
         if "--total-env-steps" in words:
             del words[(place := words.index("--total-env-steps")) : place + 2]
         words += ["--total-env-steps", "801" if "--resume" in words else "1"]
+    if command == "zoo":
+        words += ["--total-env-steps", "1", "--seeds", "2", "--episodes", "1"]
     return words
 
 

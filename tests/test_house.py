@@ -32,6 +32,7 @@ EVERYTHING = {
         "rllib",
         "serving",
         "adapters",
+        "adapters/tuned",
         "adapters/wrapping",
         "adapters/to",
         "cli",
@@ -55,7 +56,7 @@ MAY_IMPORT = {
     "export": {*BELOW_RUN, "run", "play"},
     "replay": {*BELOW_RUN, "run", "play", "sweeps"},
     "sweeps": {*BELOW_RUN, "run", "play"},
-    "publishing": {*BELOW_RUN, "offline", "run", "play", "export", "replay"},
+    "publishing": {*BELOW_RUN, "offline", "run", "play", "export", "replay", "sweeps"},
     "serving": {*BELOW_RUN, "episodes", "run", "outside", "outside/workers", "export"},
     "rllib": {
         *BELOW_RUN,
@@ -63,8 +64,9 @@ MAY_IMPORT = {
         "run",
         "sweeps",
     },  # its configurations; RLlib is not imported
+    "adapters/tuned": set(),
     "adapters/wrapping": {"core"},
-    "adapters/from": {"core", "adapters/wrapping"},
+    "adapters/from": {"core", "adapters/tuned", "adapters/wrapping"},
     "adapters/to": EVERYTHING,
     "adapters": set(),  # its __init__.py
     "cli": EVERYTHING,
@@ -258,7 +260,7 @@ def target_floor(module):
         return None
     if rest[:1] == ["algorithms"] and rest[1:2] and rest[1] in ALGORITHMS:
         return "an algorithm"
-    if rest[:1] == ["adapters"] and rest[1:2] and rest[1].startswith(("to_", "wrapping")):
+    if rest[:1] == ["adapters"] and rest[1:2] and rest[1].startswith(("to_", "tuned", "wrapping")):
         return f"adapters/{rest[1].partition('_')[0]}"
     if rest[:2] in (["envs", "networks"], ["outside", "workers"]):
         return "/".join(rest[:2])

@@ -17,6 +17,7 @@ import numpy as np
 from flax import struct
 
 from jaxrl.adapters import wrapping
+from jaxrl.adapters.tuned import tuned_settings
 from jaxrl.core.env import Environment
 from jaxrl.core.errors import UsageError
 from jaxrl.core.fields import only
@@ -78,6 +79,10 @@ class GymnaxEnvironment(Environment):
     @property
     def name(self) -> str:
         return self._name
+
+    @property
+    def tuned(self) -> dict[str, Any]:
+        return tuned_settings(self.name)
 
     @property
     def default_params(self):

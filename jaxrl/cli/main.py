@@ -17,6 +17,7 @@ from jaxrl.cli.serve import ServeOptions, serve
 from jaxrl.cli.sweep import run_sweep, sweep_flags
 from jaxrl.cli.train import train_flags, train_ppo
 from jaxrl.cli.watch import ReportOptions, WatchOptions, report, watch
+from jaxrl.cli.zoo import zoo, zoo_flags
 from jaxrl.core import foreign_names
 from jaxrl.core.errors import UsageError, unknown_name
 from jaxrl.run.logging.console import print_answer
@@ -33,6 +34,7 @@ COMMANDS = {
     "report": report,
     "plot": plot,
     "sweep": run_sweep,
+    "zoo": zoo,
     "episodes": episodes,
 }
 
@@ -51,6 +53,7 @@ def all_flags() -> dict[str, dict[str, Flag]]:
         "report": play_flags(ReportOptions()),
         "plot": flags_of(PlotOptions()),
         "sweep": sweep_flags(),
+        "zoo": zoo_flags(),
         "episodes": flags_of(EpisodesOptions()),
     }
 
@@ -73,6 +76,7 @@ usage: jaxrl COMMAND [flags]
   jaxrl plot RUN [RUN ...]        draw the learning curves of runs, side by side
   jaxrl sweep --env arena --grid lr=1e-4,1e-3 --seeds 4
                                   train many settings and seeds at once
+  jaxrl zoo ENV [ENV ...]         train seeds of environments, and keep what they earn
   jaxrl episodes DIR              show what a folder of episodes holds
 
 jaxrl COMMAND --help explains the most used flags of a command, --help-all every flag.

@@ -92,7 +92,7 @@ def publish(
             an upload that failed.
     """
     run = _run_of(path, checkpoint)
-    target = _checked_target(to)
+    target = checked_target(to)
     hub.require_hub("publish", "safetensors")
     if onnx and not (is_installed("jax2onnx") and is_installed("onnxruntime")):
         raise UsageError('onnx needs jax2onnx and onnxruntime: pip install "jaxrl[onnx]"')
@@ -130,7 +130,7 @@ def _run_of(path: Any, which: str | int) -> Path:
     return folder
 
 
-def _checked_target(to: Any) -> Path | None:
+def checked_target(to: Any) -> Path | None:
     """The folder to write; None for a repository at Hugging Face."""
     if hub.is_hub_name(to):
         if hub.check_hub_name(to)[1] is not None:

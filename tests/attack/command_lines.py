@@ -115,7 +115,7 @@ TAKEN = {
     | {
         "algorithm": set(),
         "tuned": FLAG,
-        **{name: FLAG for name in ("quiet", "verbose", "watch")},
+        **{name: FLAG for name in ("quiet", "verbose", "watch", "eager")},
         "rllib_config": set(),
         "ignore": set(),
         "stop_return": REAL | NOTHING,
@@ -198,6 +198,14 @@ TAKEN = {
     "watch": PLAYING | {"port": NATURAL, "open": FLAG},
     "report": PLAYING | {"out": NOTHING, "checkpoint": set()},
     "plot": {"out": set(), "title": TEXT},
+    "zoo": {
+        "to": PATH,
+        "seeds": WHOLE,
+        "episodes": WHOLE,
+        "total_env_steps": WHOLE | NOTHING,
+        "quiet": FLAG,
+        "compile_cache": TEXT,
+    },
     "episodes": {
         "show": {"0", "None"},
         "out": NOTHING,

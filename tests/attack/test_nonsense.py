@@ -11,7 +11,7 @@ from jaxrl.core.json_text import read_json
 from jaxrl.episodes import EpisodeWriter, SingleAgentEpisode
 from jaxrl.serving.server import PolicyServer
 from jaxrl.serving.settings import ServerSettings
-from tests.attack.command_lines import Line, lines_of, nothing_begins, outcome
+from tests.attack.command_lines import FLAGS, TAKEN, Line, lines_of, nothing_begins, outcome
 from tests.attack.entries import FAMILIES, LRS, OF_A_RUN
 from tests.attack.nonsense import CLEAR, Clock, failures
 from tests.attack.user_code import GIVEN, OF_A_USER
@@ -48,6 +48,7 @@ def bases(run):
         "evaluate": (str(run), "--episodes", "1"),
         "export": (str(run), "--out", "x.npz"),
         "publish": (str(run), "--to", "x"),
+        "zoo": ("cartpole", "--to", "x"),
         "episodes": (str(run / "episodes"),),
     }
 
@@ -58,6 +59,11 @@ def unclear(lines):
     with nothing_begins():
         outcomes = [(line, outcome(line, clock)) for line in lines]
     return [(line.entry, line.label, *found) for line, found in outcomes if found[0] != CLEAR]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_texts_that_a_flag_takes_are_listed_for_every_flag(command):
+    assert FLAGS[command].keys() - TAKEN[command].keys() == set()
 
 
 @pytest.mark.long

@@ -43,13 +43,18 @@ def run_folders(
     Args:
         ending: in place of `-s<seed>`.
     """
-    safe = "".join(
-        character if character.isalnum() or character in "-_." else "-" for character in env_name
-    )
-    folder = Path(root) / (safe.strip(".") or "env")  # ".." would lead out of the root
+    folder = Path(root) / folder_name(env_name)
     stem = folder / f"{next_time(folder)}{ending or f'-s{seed}'}"
     yield stem
     yield from (stem.with_name(f"{stem.name}-{i}") for i in range(2, 1000))
+
+
+def folder_name(env_name: str) -> str:
+    """A name for a folder of this environment's runs, which every file system takes."""
+    safe = "".join(
+        character if character.isalnum() or character in "-_." else "-" for character in env_name
+    )
+    return safe.strip(".") or "env"  # ".." would lead out of the root
 
 
 def first_free(candidates: Iterable[Path], make: Callable[[Path], Made]) -> tuple[Path, Made]:

@@ -1,0 +1,65 @@
+"""`jaxrl zoo`: several seeds of each environment's training, what they earn, the best published."""
+
+import dataclasses
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from jaxrl.cli.algorithms import config_of
+from jaxrl.cli.flags import CompileFlags, Flag, flags_of, given_flags, read_flags
+from jaxrl.cli.help import show_help
+from jaxrl.core.errors import UsageError
+from jaxrl.core.fields import check_all, count, flag, setting
+from jaxrl.core.words import text_of
+from jaxrl.publishing import zoo as kept
+from jaxrl.publishing.publish import EPISODES
+from jaxrl.run.command_line import program
+from jaxrl.run.devices import compile_cache
+from jaxrl.run.logging.console import print_answer
+
+
+@dataclasses.dataclass(frozen=True)
+class ZooOptions(CompileFlags):
+    """Flags of `jaxrl zoo`."""
+
+    to: str = setting(kept.ZOO, "the zoo's folder", text_of("FOLDER"))
+    seeds: int = setting(kept.SEEDS, "seeds of each environment", count(2))
+    episodes: int = setting(
+        EPISODES, "whole episodes that a seed's last policy plays, twice", count()
+    )
+    total_env_steps: Any = setting(
+        None, "environment steps of a training; None: as jaxrl train takes", count(optional=True)
+    )
+    quiet: bool = setting(False, "print no progress", flag)
+
+
+def zoo_flags() -> dict[str, Flag]:
+    """Every flag of the command."""
+    return flags_of(ZooOptions())
+
+
+def zoo(argv: Sequence[str] | None = None) -> None:
+    """Train seeds of environments as `jaxrl train` does, and keep the best: [ENV ...] [flags].
+
+    Without an environment it shows what the zoo has.
+    """
+    words = list(sys.argv[1:] if argv is None else argv)
+    try:
+        flags = zoo_flags()
+        show_help(words, flags, program("zoo"), zoo.__doc__)
+        texts = given_flags(words, flags, positional="envs")
+        envs = list(dict.fromkeys(texts.pop("envs", [])))
+        options = ZooOptions(**read_flags(texts, flags))
+        check_all(options)
+        steps = options.total_env_steps
+        changes = {} if steps is None else {"total_env_steps": steps}
+        configs = [config_of({"env": env, **changes}, True, "ppo")[0] for env in envs]
+        compile_cache.use(options.compile_cache)
+        for config in configs:
+            chosen = {"seeds": options.seeds, "episodes": options.episodes}
+            if kept.add(config, options.to, **chosen, quiet=options.quiet) is None:
+                sys.exit(f"{program('zoo')}: stopped; the same command goes on")
+        print_answer(kept.shown(kept.exhibits(options.to)))
+    except UsageError as error:
+        print(f"{program('zoo')}: {error}", file=sys.stderr)
+        sys.exit(2)

@@ -1,0 +1,192 @@
+"""A zoo: for each environment several seeds of one training, and the best policy published.
+
+FOLDER/seeds/NAME   a sweep over seeds; `RETURNS` in the folder of each trial
+FOLDER/NAME         the publication of the seed with the highest return
+"""
+
+import json
+import statistics
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from jaxrl.algorithms.config import AlgorithmConfig
+from jaxrl.core.errors import UsageError, one_line
+from jaxrl.core.fields import count, file_path, flag, takes
+from jaxrl.core.json_text import read_json
+from jaxrl.play.load import evaluate
+from jaxrl.publishing.publish import EPISODES, checked_target, publish
+from jaxrl.run.logging.statistics import Estimate, spread
+from jaxrl.run.storage import hub, own_files
+from jaxrl.run.storage.config_file import read_config
+from jaxrl.run.storage.forms import NUMBER, problem_of
+from jaxrl.run.storage.hub import MARK
+from jaxrl.run.storage.run_folder import folder_name
+from jaxrl.run.storage.runs import PLAN
+from jaxrl.sweeps.outcomes import TrialResult
+from jaxrl.sweeps.results import Sweep, aligned
+from jaxrl.sweeps.saved_sweep import read_plan
+from jaxrl.sweeps.sweep import resume_sweep, sweep
+
+ZOO, SEEDS = "zoo", 5
+SWEEPS, RETURNS = "seeds", "returns.json"
+FORM = {"env": str, "seed": int, "env_steps": int, "seconds": NUMBER, "episodes": int}
+FORM |= {"likeliest": NUMBER, "sampled": NUMBER}
+TITLES = ["environment", "steps", "minutes", "seeds", "sampled", "from ... to"]
+TITLES += ["likeliest", "from ... to", "policy"]
+
+
+@dataclass(frozen=True)
+class SeedReturns:
+    """The mean returns of whole episodes that the last policy of a seed plays."""
+
+    env: str
+    seed: int
+    env_steps: int  # of its training
+    seconds: float  # of its training, without compiling
+    episodes: int
+    likeliest: float  # with the likeliest actions
+    sampled: float
+
+
+@dataclass(frozen=True)
+class Exhibit:
+    """An environment of a zoo.
+
+    Attributes:
+        folder: the published policy, for `jaxrl.load_policy`.
+    """
+
+    seeds: tuple[SeedReturns, ...]
+    folder: Path
+
+    @property
+    def env(self) -> str:
+        return self.seeds[0].env
+
+    @property
+    def env_steps(self) -> int:
+        return max(seed.env_steps for seed in self.seeds)
+
+    @property
+    def minutes(self) -> float:
+        """The median, over the seeds, of one training without compiling."""
+        return statistics.median(seed.seconds for seed in self.seeds) / 60
+
+    @property
+    def likeliest(self) -> tuple[Estimate, str]:
+        """(the interquartile mean over the seeds, what its bounds are)."""
+        return spread([seed.likeliest for seed in self.seeds])
+
+    @property
+    def sampled(self) -> tuple[Estimate, str]:
+        return spread([seed.sampled for seed in self.seeds])
+
+    @property
+    def row(self) -> list[str]:
+        """The cells under `TITLES`."""
+        cells = [self.env, f"{self.env_steps:,}", f"{self.minutes:.1f}", str(len(self.seeds))]
+        for estimate, _ in (self.sampled, self.likeliest):
+            cells += [f"{estimate.value:.2f}", f"{estimate.low:.2f} ... {estimate.high:.2f}"]
+        return [*cells, str(self.folder)]
+
+
+@takes(folder=file_path("a folder's path"), seeds=count(2), episodes=count(), quiet=flag)
+def add(
+    config: AlgorithmConfig,
+    folder: str | Path = ZOO,
+    *,
+    seeds: int = SEEDS,
+    episodes: int = EPISODES,
+    quiet: bool = False,
+) -> Exhibit | None:
+    """Trains several seeds, plays whole episodes with each, and publishes the best.
+
+    What is there already is not done again: an interrupted call goes on.
+
+    Args:
+        config: of the training; its seed is the first one.
+        folder: of the zoo.
+        episodes: whole episodes of each seed, as many with the likeliest actions as with sampled.
+
+    Returns:
+        None where Ctrl-C came first.
+
+    Raises:
+        UsageError: the folder has another training of this environment, or cannot be written; the
+            package safetensors is missing.
+    """
+    hub.require_hub("the zoo", "safetensors")
+    name = folder_name(config.env_name)
+    target = checked_target(Path(folder) / name)
+    swept = _sweep(config, Path(folder) / SWEEPS / name, seeds, quiet)
+    if len(swept) < seeds:
+        return None
+    found = Exhibit(tuple(_played(outcome, episodes) for outcome in swept), target)
+    best = max(zip(found.seeds, swept, strict=True), key=lambda pair: pair[0].sampled)[1]
+    if not (target / MARK).exists():
+        publish(best.folder, target, episodes=episodes)
+    return found
+
+
+def exhibits(folder: str | Path = ZOO) -> list[Exhibit]:
+    """The exhibits of a zoo, by name; of a training that goes on, the seeds that are done.
+
+    Raises:
+        UsageError: it has nothing, or a file in it is damaged.
+    """
+    found: dict[str, list[SeedReturns]] = {}
+    for file in sorted(Path(folder).glob(f"{SWEEPS}/*/trials/*/{RETURNS}")):
+        found.setdefault(file.parents[2].name, []).append(_read(file))
+    if not found:
+        raise UsageError(f"{folder} is no zoo: there is no {SWEEPS}/NAME/trials/0000/{RETURNS}")
+    return [Exhibit(tuple(seeds), Path(folder) / name) for name, seeds in found.items()]
+
+
+def shown(found: list[Exhibit]) -> str:
+    """A table for people."""
+    kinds = sorted({exhibit.sampled[1] for exhibit in found})
+    note = f"interquartile mean of the seeds' returns; from ... to: their {' or '.join(kinds)}"
+    return f"{aligned([TITLES, *(exhibit.row for exhibit in found)])}\n{note}"
+
+
+def _sweep(config: AlgorithmConfig, place: Path, seeds: int, quiet: bool) -> Sweep:
+    """The sweep over the seeds, from where it was."""
+    if not (place / PLAN).exists():
+        # One at a time, as a user trains it: what a seed takes is what it takes alone.
+        return sweep(config, seeds=seeds, batch_size=1, run_dir=place, quiet=quiet)
+    plan = read_plan(place)
+    if len(plan["trials"]) != seeds or read_config(plan, "jaxrl zoo") != config:
+        raise UsageError(
+            f"{place} holds another training of {config.env_name}, or another number of seeds: "
+            "remove it, or choose another folder"
+        )
+    return resume_sweep(place, quiet=quiet)
+
+
+def _played(outcome: TrialResult, episodes: int) -> SeedReturns:
+    """The returns of a seed; its policy plays once, and they are read again later."""
+    file, result = outcome.folder / RETURNS, outcome.result
+    if file.exists() and (found := _read(file)).episodes == episodes:
+        return found
+    means = [
+        evaluate(outcome.folder, episodes=episodes, explore=explore)["env_runners"]
+        for explore in (False, True)
+    ]
+    config = outcome.trial.config
+    found = SeedReturns(
+        *(config.env_name, config.seed, result["num_env_steps_sampled_lifetime"]),
+        *(result["time_total_s"], episodes),
+        *(episode["episode_return_mean"] for episode in means),
+    )
+    own_files.write_text(file, json.dumps(asdict(found), indent=2) + "\n")
+    return found
+
+
+def _read(file: Path) -> SeedReturns:
+    try:
+        row = read_json(own_files.read_text(file))
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{file} cannot be read: {one_line(error)}") from None
+    if problem := problem_of(row, FORM, file.name):
+        raise UsageError(f"{file} is damaged: {problem}")
+    return SeedReturns(**{name: row[name] for name in FORM})
