@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from jaxrl.cli.algorithms import config_of
+from jaxrl.cli.evaluate import TRUST
 from jaxrl.cli.flags import CompileFlags, Flag, flags_of, given_flags, read_flags
 from jaxrl.cli.help import show_help
 from jaxrl.core.errors import UsageError
@@ -16,6 +17,8 @@ from jaxrl.publishing.publish import EPISODES
 from jaxrl.run.command_line import program
 from jaxrl.run.devices import compile_cache
 from jaxrl.run.logging.console import print_answer
+
+OF_EACH = ("seeds", "episodes", "quiet", "trust")  # flags of each environment
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,6 +34,7 @@ class ZooOptions(CompileFlags):
         None, "environment steps of a training; None: as jaxrl train takes", count(optional=True)
     )
     quiet: bool = setting(False, "print no progress", flag)
+    trust: bool = TRUST
 
 
 def zoo_flags() -> dict[str, Flag]:
@@ -56,8 +60,8 @@ def zoo(argv: Sequence[str] | None = None) -> None:
         configs = [config_of({"env": env, **changes}, True, "ppo")[0] for env in envs]
         compile_cache.use(options.compile_cache)
         for config in configs:
-            chosen = {"seeds": options.seeds, "episodes": options.episodes}
-            if kept.add(config, options.to, **chosen, quiet=options.quiet) is None:
+            chosen = {name: getattr(options, name) for name in OF_EACH}
+            if kept.add(config, options.to, **chosen) is None:
                 sys.exit(f"{program('zoo')}: stopped; the same command goes on")
         print_answer(kept.shown(kept.exhibits(options.to)))
     except UsageError as error:

@@ -13,9 +13,12 @@ from jaxrl.algorithms.config import AlgorithmConfig
 from jaxrl.core.errors import UsageError, one_line
 from jaxrl.core.fields import count, file_path, flag, takes
 from jaxrl.core.json_text import read_json
+from jaxrl.core.plan import labelled
 from jaxrl.play.load import evaluate
 from jaxrl.publishing.publish import EPISODES, checked_target, publish
+from jaxrl.run.logging.console import print_answer
 from jaxrl.run.logging.statistics import Estimate, spread
+from jaxrl.run.results import RETURN, lookup
 from jaxrl.run.storage import hub, own_files
 from jaxrl.run.storage.config_file import read_config
 from jaxrl.run.storage.forms import NUMBER, problem_of
@@ -90,7 +93,13 @@ class Exhibit:
         return [*cells, str(self.folder)]
 
 
-@takes(folder=file_path("a folder's path"), seeds=count(2), episodes=count(), quiet=flag)
+@takes(
+    folder=file_path("a folder's path"),
+    seeds=count(2),
+    episodes=count(),
+    quiet=flag,
+    trust=flag,
+)
 def add(
     config: AlgorithmConfig,
     folder: str | Path = ZOO,
@@ -98,6 +107,7 @@ def add(
     seeds: int = SEEDS,
     episodes: int = EPISODES,
     quiet: bool = False,
+    trust: bool = False,
 ) -> Exhibit | None:
     """Trains several seeds, plays whole episodes with each, and publishes the best.
 
@@ -107,24 +117,32 @@ def add(
         config: of the training; its seed is the first one.
         folder: of the zoo.
         episodes: whole episodes of each seed, as many with the likeliest actions as with sampled.
+        trust: import what a sweep that is there already names, though it is not jaxrl's or an
+            installed plug-in's; see docs/loading.md.
 
     Returns:
         None where Ctrl-C came first.
 
     Raises:
-        UsageError: the folder has another training of this environment, or cannot be written; the
-            package safetensors is missing.
+        UsageError: the folder has another training of this environment, or cannot be written; a
+            seed diverged before its first result, or ended no episode; the package safetensors is
+            missing.
     """
     hub.require_hub("the zoo", "safetensors")
     name = folder_name(config.env_name)
-    target = checked_target(Path(folder) / name)
-    swept = _sweep(config, Path(folder) / SWEEPS / name, seeds, quiet)
+    target, place = checked_target(Path(folder) / name), Path(folder) / SWEEPS / name
+    trust = trust or not (place / PLAN).exists()  # what the caller trains now is the caller's
+    swept = _sweep(config, place, seeds, quiet=quiet, trust=trust)
     if len(swept) < seeds:
         return None
-    found = Exhibit(tuple(_played(outcome, episodes) for outcome in swept), target)
+    if not quiet:
+        print_answer(labelled("playing", f"{episodes:,} episodes of each seed, twice"))
+    found = Exhibit(tuple(_played(outcome, episodes, trust) for outcome in swept), target)
     best = max(zip(found.seeds, swept, strict=True), key=lambda pair: pair[0].sampled)[1]
     if not (target / MARK).exists():
-        publish(best.folder, target, episodes=episodes)
+        if not quiet:
+            print_answer(labelled("publishing", f"{target}, seed {best.trial.config.seed}"))
+        publish(best.folder, target, episodes=episodes, trust=trust)
     return found
 
 
@@ -149,34 +167,36 @@ def shown(found: list[Exhibit]) -> str:
     return f"{aligned([TITLES, *(exhibit.row for exhibit in found)])}\n{note}"
 
 
-def _sweep(config: AlgorithmConfig, place: Path, seeds: int, quiet: bool) -> Sweep:
+def _sweep(config: AlgorithmConfig, place: Path, seeds: int, *, quiet: bool, trust: bool) -> Sweep:
     """The sweep over the seeds, from where it was."""
     if not (place / PLAN).exists():
         # One at a time, as a user trains it: what a seed takes is what it takes alone.
         return sweep(config, seeds=seeds, batch_size=1, run_dir=place, quiet=quiet)
     plan = read_plan(place)
-    if len(plan["trials"]) != seeds or read_config(plan, "jaxrl zoo") != config:
+    if len(plan["trials"]) != seeds or read_config(plan, "jaxrl zoo", trust=trust) != config:
         raise UsageError(
             f"{place} holds another training of {config.env_name}, or another number of seeds: "
             "remove it, or choose another folder"
         )
-    return resume_sweep(place, quiet=quiet)
+    return resume_sweep(place, quiet=quiet, trust=trust)
 
 
-def _played(outcome: TrialResult, episodes: int) -> SeedReturns:
+def _played(outcome: TrialResult, episodes: int, trust: bool) -> SeedReturns:
     """The returns of a seed; its policy plays once, and they are read again later."""
-    file, result = outcome.folder / RETURNS, outcome.result
+    file, config, result = outcome.folder / RETURNS, outcome.trial.config, outcome.result
     if file.exists() and (found := _read(file)).episodes == episodes:
         return found
-    means = [
-        evaluate(outcome.folder, episodes=episodes, explore=explore)["env_runners"]
-        for explore in (False, True)
-    ]
-    config = outcome.trial.config
+    if result is None:
+        raise UsageError(f"{outcome.folder} diverged before its first result: {outcome.reason}")
+    means = []
+    for explore in (False, True):
+        played = evaluate(outcome.folder, episodes=episodes, explore=explore, trust=trust)
+        means.append(lookup(played, RETURN))
+    if None in means:
+        raise UsageError(f"{outcome.folder}: no episode ended, see evaluation_max_steps")
     found = SeedReturns(
         *(config.env_name, config.seed, result["num_env_steps_sampled_lifetime"]),
-        *(result["time_total_s"], episodes),
-        *(episode["episode_return_mean"] for episode in means),
+        *(result["time_total_s"], episodes, *means),
     )
     own_files.write_text(file, json.dumps(asdict(found), indent=2) + "\n")
     return found

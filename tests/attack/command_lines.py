@@ -203,7 +203,7 @@ TAKEN = {
         "seeds": WHOLE,
         "episodes": WHOLE,
         "total_env_steps": WHOLE | NOTHING,
-        "quiet": FLAG,
+        **dict.fromkeys(("quiet", "trust"), FLAG),
         "compile_cache": TEXT,
     },
     "episodes": {

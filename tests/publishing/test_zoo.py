@@ -7,11 +7,11 @@ import pytest
 from scipy.stats import trim_mean
 
 import jaxrl
-from jaxrl import UsageError
+from jaxrl import PPOConfig, UsageError
 from jaxrl.cli.main import main
 from jaxrl.publishing import zoo
 from jaxrl.publishing.zoo import Exhibit, SeedReturns
-from tests.programs import SMALL_CARTPOLE
+from tests.programs import SMALL_CARTPOLE, TINY
 
 pytest.importorskip("safetensors", reason="the extra `hub`")
 EPISODES = 4
@@ -98,6 +98,21 @@ def test_a_folder_that_somebody_else_filled_is_refused_before_training(tmp_path)
     (tmp_path / "cartpole" / "mine.txt").write_text("mine")
     assert "not made by jaxrl publish" in refusal_of(zoo.add, SMALL_CARTPOLE, tmp_path, seeds=2)
     assert not (tmp_path / "seeds").exists()
+
+
+def test_an_environment_of_ones_own_goes_on_with_trust_alone(tmp_path):
+    config = PPOConfig(env="tests.probes:Target", total_env_steps=32, **TINY)
+    folder, settings = tmp_path / "zoo", {"seeds": 2, "episodes": 1, "quiet": True}
+    first = zoo.add(config, folder, **settings)
+    assert "trust" in refusal_of(zoo.add, config, folder, **settings)
+    assert zoo.add(config, folder, **settings, trust=True).seeds == first.seeds
+
+
+def test_a_policy_that_ends_no_episode_is_refused(copied, monkeypatch):
+    next(copied.glob("seeds/cartpole/trials/0000/returns.json")).unlink()
+    monkeypatch.setattr(zoo, "evaluate", lambda *_, **__: {"env_runners": {}})
+    refused = refusal_of(zoo.add, SMALL_CARTPOLE, copied, seeds=2, episodes=EPISODES, quiet=True)
+    assert "no episode ended" in refused
 
 
 def of_returns(*returns):
