@@ -32,7 +32,7 @@ EVERYTHING = {
         "rllib",
         "serving",
         "adapters",
-        "adapters/tuned",
+        "adapters/fast",
         "adapters/wrapping",
         "adapters/to",
         "cli",
@@ -64,9 +64,9 @@ MAY_IMPORT = {
         "run",
         "sweeps",
     },  # its configurations; RLlib is not imported
-    "adapters/tuned": set(),
+    "adapters/fast": set(),
     "adapters/wrapping": {"core"},
-    "adapters/from": {"core", "adapters/tuned", "adapters/wrapping"},
+    "adapters/from": {"core", "adapters/fast", "adapters/wrapping"},
     "adapters/to": EVERYTHING,
     "adapters": set(),  # its __init__.py
     "cli": EVERYTHING,
@@ -260,7 +260,7 @@ def target_floor(module):
         return None
     if rest[:1] == ["algorithms"] and rest[1:2] and rest[1] in ALGORITHMS:
         return "an algorithm"
-    if rest[:1] == ["adapters"] and rest[1:2] and rest[1].startswith(("to_", "tuned", "wrapping")):
+    if rest[:1] == ["adapters"] and rest[1:2] and rest[1].startswith(("to_", "fast", "wrapping")):
         return f"adapters/{rest[1].partition('_')[0]}"
     if rest[:2] in (["envs", "networks"], ["outside", "workers"]):
         return "/".join(rest[:2])

@@ -17,7 +17,7 @@ import numpy as np
 from flax import struct
 
 from jaxrl.adapters import wrapping
-from jaxrl.adapters.tuned import tuned_settings
+from jaxrl.adapters.fast import fast_changes
 from jaxrl.core.env import Environment
 from jaxrl.core.errors import UsageError
 from jaxrl.core.fields import only
@@ -81,8 +81,8 @@ class GymnaxEnvironment(Environment):
         return self._name
 
     @property
-    def tuned(self) -> dict[str, Any]:
-        return tuned_settings(self.name)
+    def fast_changes(self) -> dict[str, Any]:
+        return fast_changes(self.name)
 
     @property
     def default_params(self):

@@ -26,6 +26,7 @@ class Environment(SpaceMethods):
 
     Optional:
         tuned: a mapping of settings that suit the environment.
+        fast_changes: without `tuned`, what differs from `PPOConfig.fast` for it.
         render(state, params): a picture, u8[H, W, 3].
         draw(state, params): shapes for the replay page, a `jaxrl.core.drawing.Drawing`.
         action_names: for that page, a word for each discrete action or element of a Box.

@@ -34,10 +34,8 @@ from jaxrl.core.spaces import Space, tree_of
 from jaxrl.core.tasks import wrong_metric_name
 from jaxrl.core.types import ALL, DEFAULT_AGENT, AgentId, Key, PyTree
 
-METHODS = (
-    *("reset", "step", "reset_env", "step_env"),
-    *("is_truncated", "observation_space", "action_space"),
-)
+METHODS = ("reset", "step", "reset_env", "step_env", "is_truncated")
+METHODS += ("observation_space", "action_space")
 PYTHON_LIBRARIES = {"gymnasium": "Gymnasium", "gym": "Gym", "pettingzoo": "PettingZoo"}
 MAX_REMEMBERED = 256  # environments that `require_trainable` need not check again
 OLD_GYMNAX = "this looks like gymnax before 1.0, whose `done` mixes termination and truncation"
@@ -169,16 +167,17 @@ def examine(env: Any, params: PyTree) -> CheckedEnv:
         params = run(case, "default_params must be there", lambda: env.default_params)
     for path, leaf in jax.tree_util.tree_leaves_with_path(params):
         is_number = isinstance(leaf, bool | int | float | np.ndarray | np.generic | jax.Array)
-        name = f"params{jax.tree_util.keystr(path)}"
-        require(case, is_number, f"{name} must be a number or an array, not {leaf!r}")
+        where = f"params{jax.tree_util.keystr(path)}"
+        require(case, is_number, f"{where} must be a number or an array, not {leaf!r}")
     agents = _examine_agents(case) if is_multi_agent(env) else case.agents
     case = case._replace(params=params, agents=agents)
     for agent in case.agents:
         case.obs_spaces[agent] = _examine_space(case, "observation_space", agent)
         case.action_spaces[agent] = _examine_space(case, "action_space", agent)
-    tuned = getattr(env, "tuned", {})
-    named = isinstance(tuned, Mapping) and all(isinstance(name, str) for name in tuned)
-    require(case, named, f"tuned must be a mapping of settings by their names, not {tuned!r}")
+    for choice in ("tuned", "fast_changes"):
+        found = getattr(env, choice, {})
+        named = isinstance(found, Mapping) and all(isinstance(name, str) for name in found)
+        require(case, named, f"{choice} must be a mapping of settings by name, not {found!r}")
     return case
 
 

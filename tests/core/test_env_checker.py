@@ -150,7 +150,8 @@ ONE_AGENT = {
     "action_space(params) must be there, but KeyError: 'left'": {
         "action_space": lambda self, params=None: {}["left"]
     },
-    "tuned must be a mapping of settings by their names": {"tuned": {1: 3e-4}},
+    "tuned must be a mapping of settings by name": {"tuned": {1: 3e-4}},
+    "fast_changes must be a mapping of settings by name": {"fast_changes": [3e-4]},
     # types
     "reset_env must return 2 values, (obs, state), not 3": begun(
         lambda obs, state: (obs, state, {})

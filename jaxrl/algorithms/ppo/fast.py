@@ -47,18 +47,22 @@ LARGE_IMAGE_FILTERS = ((16, 8, 4), (32, 4, 2))
 def fast_settings(setup: Any, changes: Mapping[str, Any]) -> dict[str, Any]:
     """The settings for an environment; none depends on the machine, so seeds mean the same.
 
+    An environment's `fast_changes` count as given, unless the user gives others.
+
     Args:
         setup: `PPOConfig.setup()`, the environment and its policies.
         changes: settings that the user gives. Those here fit them: the sizes, the learning rate,
             the network.
 
     Returns:
-        No setting of `changes` but the sizes, and `per_policy` with what the spaces decide for each
-        policy.
+        No setting of the user's but the sizes, and `per_policy` with what the spaces decide for
+        each policy.
 
     Raises:
         UsageError: sizes that are no sizes, or `per_policy` that is no mapping of mappings.
     """
+    of_the_env = without(getattr(setup.env, "fast_changes", {}), changes)
+    changes = {**of_the_env, **changes}
     chosen_by_policy = freeze(changes.get("per_policy", {}))
     per_policy("per_policy", chosen_by_policy)
     chosen_by_policy = {name: dict(settings) for name, settings in chosen_by_policy}
@@ -86,7 +90,7 @@ def fast_settings(setup: Any, changes: Mapping[str, Any]) -> dict[str, Any]:
         chosen["normalize_images"] = True  # of no effect for policies without pictures of bytes
     common, by_policy = _settings_of_spaces(setup, changes, chosen_by_policy, total_env_steps)
     chosen = without({**chosen, **common}, changes)
-    return {**chosen, **sizes, "per_policy": by_policy}
+    return {**of_the_env, **chosen, **sizes, "per_policy": by_policy}
 
 
 def _sizes(changes: Mapping[str, Any], target_batch: int) -> dict[str, int]:

@@ -240,7 +240,7 @@ def test_the_command_line_fits_the_fast_settings_to_the_sizes_in_its_flags():
 
 OF_SMALL_IMAGES = {
     "entropy_coeff": 0.01,
-    "lr": ((0, 5e-3), (1_000_000, LAST_LR)),
+    "lr": ((0, 5e-3), (10_000_000, LAST_LR)),  # Breakout's `fast_changes`
     "minibatch_size": 1024,
     "rollout_length": 128,
     "train_batch_size": 8192,
