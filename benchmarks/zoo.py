@@ -86,7 +86,7 @@ SMALLEST: dict[str, Any] = {
 
 
 def measured(name: str, arguments: Any) -> zoo.Exhibit | None:
-    """Trains an environment, or says why it is left out."""
+    """Trains an environment, or says that its library is missing."""
     steps = arguments.total_env_steps
     changes = {} if steps is None else {"total_env_steps": steps}
     try:
@@ -94,6 +94,8 @@ def measured(name: str, arguments: Any) -> zoo.Exhibit | None:
         chosen = {"seeds": arguments.seeds, "episodes": arguments.episodes}
         found = zoo.add(config, arguments.to, **chosen, quiet=arguments.smoke)
     except UsageError as error:
+        if "pip install" not in str(error):
+            raise SystemExit(f"{name}: {error}") from None
         print(f"left out: {name}: {error}", flush=True)
         return None
     if found is None:
