@@ -36,6 +36,8 @@ def profile(trainer: Any, prepare: Callable[[], None]) -> dict[str, dict[str, fl
             f"profile: episodes of {trainer.config.env_name} are played once, not again and again "
             "from one state"
         )
+    if jax.config.jax_disable_jit:
+        raise UsageError("profile measures compiled programs, and jax.disable_jit() is on")
     prepare()
     arguments = trainer.runner, trainer.hypers, trainer.env_params, trainer.data
     measured = timers(trainer.program, trainer.executable, arguments)

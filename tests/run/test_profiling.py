@@ -1,5 +1,6 @@
 """Where an iteration's time goes, on one device and on two."""
 
+import jax
 import pytest
 
 from jaxrl.core.errors import UsageError
@@ -50,3 +51,9 @@ def test_of_several_processes_no_profile_is_taken(start, monkeypatch):
             trainer.executable,
             (trainer.runner, trainer.hypers, trainer.env_params),
         )
+
+
+def test_without_compiling_there_is_nothing_to_profile(start):
+    trainer = start(SMALL_REINFORCE, run_dir=None)
+    with jax.disable_jit(), pytest.raises(UsageError, match="measures compiled programs"):
+        trainer.profile()
