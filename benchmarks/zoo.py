@@ -138,7 +138,7 @@ def table(found: list[zoo.Exhibit]) -> str:
         figure = "" if peer is None else f"{peer.value:g}, {peer.who}, {peer.env_steps:,}, {acting}"
         cells = [f"`{exhibit.env}`", f"{exhibit.env_steps:,}", f"{exhibit.minutes:.1f}"]
         for estimate, _ in (exhibit.sampled, exhibit.likeliest):
-            cells.append(f"{estimate.value:.5g} [{estimate.low:.5g}, {estimate.high:.5g}]")
+            cells.append(f"{estimate.value:.4g} [{estimate.low:.4g}, {estimate.high:.4g}]")
         cells.insert(3, str(len(exhibit.seeds)))
         lines.append([*cells, figure, verdict(exhibit)])
     return report.markdown([*titles, "ours is"], lines)
