@@ -76,7 +76,7 @@ usage: jaxrl COMMAND [flags]
   jaxrl plot RUN [RUN ...]        draw the learning curves of runs, side by side
   jaxrl sweep --env arena --grid lr=1e-4,1e-3 --seeds 4
                                   train many settings and seeds at once
-  jaxrl zoo ENV [ENV ...]         train seeds of environments, and keep what they earn
+  jaxrl zoo ENV [ENV ...]         train several seeds of each, and publish the best
   jaxrl episodes DIR              show what a folder of episodes holds
 
 jaxrl COMMAND --help explains the most used flags of a command, --help-all every flag.

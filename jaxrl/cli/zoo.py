@@ -1,4 +1,4 @@
-"""`jaxrl zoo`: several seeds of each environment's training, what they earn, the best published."""
+"""`jaxrl zoo`: trains several seeds of each environment, and publishes the best."""
 
 import dataclasses
 import sys
@@ -28,7 +28,10 @@ class ZooOptions(CompileFlags):
     to: str = setting(kept.ZOO, "the zoo's folder", text_of("FOLDER"))
     seeds: int = setting(kept.SEEDS, "seeds of each environment", count(2))
     episodes: int = setting(
-        EPISODES, "whole episodes that a seed's last policy plays, twice", count()
+        EPISODES,
+        "whole episodes that each seed's policy plays with sampled actions, and again with the "
+        "likeliest",
+        count(),
     )
     total_env_steps: Any = setting(
         None, "environment steps of a training; None: as jaxrl train takes", count(optional=True)
@@ -43,7 +46,7 @@ def zoo_flags() -> dict[str, Flag]:
 
 
 def zoo(argv: Sequence[str] | None = None) -> None:
-    """Train seeds of environments as `jaxrl train` does, and keep the best: [ENV ...] [flags].
+    """Train several seeds as `jaxrl train` does, and publish the best: [ENV ...] [flags].
 
     Without an environment it shows what the zoo has.
     """

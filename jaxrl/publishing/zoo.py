@@ -136,7 +136,11 @@ def add(
     if len(swept) < seeds:
         return None
     if not quiet:
-        print_answer(labelled("playing", f"{episodes:,} episodes of each seed, twice"))
+        print_answer(
+            labelled(
+                "playing", f"{episodes:,} episodes of each seed, sampled and likeliest actions"
+            )
+        )
     found = Exhibit(tuple(_played(outcome, episodes, trust) for outcome in swept), target)
     best = max(zip(found.seeds, swept, strict=True), key=lambda pair: pair[0].sampled)[1]
     if not (target / MARK).exists():
