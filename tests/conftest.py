@@ -7,6 +7,7 @@ import os
 import shutil
 import tempfile
 from importlib.metadata import version
+from pathlib import Path
 
 import pytest
 
@@ -22,24 +23,12 @@ os.environ.setdefault(
     * (tuple(map(int, version("jaxlib").split(".")[:2])) < (0, 11)),
 )
 
-# What one worker or child process compiled, the others load: a compile cache of this run alone, or
-# JAXRL_TEST_CACHE, a folder that outlasts it. A user's own cache is none of the suite's business.
-# The workers and the child processes inherit these variables.
-if "JAX_ENABLE_COMPILATION_CACHE" not in os.environ:
-    folder = os.environ.get("JAXRL_TEST_CACHE")
-    if not folder:
-        folder = tempfile.mkdtemp(prefix="jaxrl-tests-")
-        atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    os.environ["JAX_ENABLE_COMPILATION_CACHE"] = "true"
-    os.environ["JAX_COMPILATION_CACHE_DIR"] = folder
-    os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
-    os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
-
 import hypothesis
 import jax
 
 from jaxrl import Trainer
 from jaxrl.core.machine import process_memory
+from jaxrl.run.devices import compile_cache
 from tests.programs import SMALL_ARENA
 
 jax.config.update(
@@ -48,6 +37,33 @@ jax.config.update(
 jax.config.update(
     "jax_num_cpu_devices", 4
 )  # for tests/run/devices/test_mesh.py; whoever asks for none uses the first
+
+
+def cache_folder():
+    """Where this run keeps compiled programs: apart for each kind of processor, or for this run."""
+    if root := os.environ.get("JAXRL_TEST_CACHE"):
+        folder = Path(root).absolute() / compile_cache.machine()
+        folder.mkdir(parents=True, exist_ok=True)
+        compile_cache.trim(folder.parent, 2**31)
+        compile_cache.remove_cut_entries(folder)  # of tests that kill a training
+        return folder
+    folder = tempfile.mkdtemp(prefix="jaxrl-tests-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
+# What one worker or child process compiled, the others load: a compile cache of this run alone, or
+# below JAXRL_TEST_CACHE, a folder that outlasts it. A user's own cache is none of the suite's
+# business. The workers and the child processes inherit these variables.
+if "JAX_ENABLE_COMPILATION_CACHE" not in os.environ:
+    for name, value in {
+        "jax_enable_compilation_cache": True,
+        "jax_compilation_cache_dir": str(cache_folder()),
+        "jax_persistent_cache_min_compile_time_secs": 0,
+        "jax_persistent_cache_min_entry_size_bytes": -1,
+    }.items():
+        os.environ[name.upper()] = str(value)
+        jax.config.update(name, value)
 
 # No test is timed: machines are shared and busy.
 hypothesis.settings.register_profile("untimed", deadline=None)

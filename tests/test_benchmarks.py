@@ -1,4 +1,4 @@
-"""Each command of the benchmarks starts: with --smoke, its tables and its rows looked at.
+"""The commands of the benchmarks start: with --smoke, their tables and their rows looked at.
 
 The commands are those that the pages, benchmarks/README.md and the scripts' own docstrings name. A
 new one is tested without a line here, unless it needs a package (`NEEDS`).
@@ -39,6 +39,7 @@ NEEDS = [  # packages that no test needs otherwise, by a script and words of its
 # What others use.
 PARTS = {"outside_training", "peer_stacks", "plain", "programs", "report", "rllib_examples"}
 PEERS = {"offline_rllib", "peer_until", "rllib_peer"}  # they train another library alone
+LONG = {"overhead", "peers", "scaling", "self_play", "soak"}  # over a minute, with --smoke too
 SCRIPTS = sorted({path.stem for path in FOLDER.glob("*.py")} - PARTS)
 
 
@@ -61,6 +62,10 @@ for named, with_words in dict.fromkeys(commands()):
 
 class Again(BaseException):
     """The same arguments have been tried."""
+
+
+class Read(BaseException):
+    """The arguments were read, and nothing ran."""
 
 
 @pytest.fixture(scope="module")
@@ -137,15 +142,24 @@ def missing(script, words):
     return None
 
 
+def in_parts():
+    """(script, its commands): the first of each script alone: all take half an hour."""
+    for script in sorted(set(SCRIPTS) - PEERS - {"readme_output"}):
+        (first, *others), slow = COMMANDS[script], pytest.mark.slow
+        yield pytest.param(script, [first], marks=[slow] * (script in LONG), id=script)
+        if others:
+            yield pytest.param(script, others, marks=slow, id=f"{script}, its other commands")
+
+
 @pytest.mark.docs
 # Gymnasium's own worker processes are forked beside JAX, as in its users' programs.
 @pytest.mark.filterwarnings(r"ignore:os\.fork\(\) was called:RuntimeWarning")
-@pytest.mark.parametrize("script", sorted(set(SCRIPTS) - PEERS - {"readme_output"}))
-def test_every_command_of_a_benchmark_prints_its_table_and_keeps_its_rows(
-    script, run, tmp_path, capfd
+@pytest.mark.parametrize(("script", "its_commands"), [*in_parts()])
+def test_a_command_of_a_benchmark_prints_its_table_and_keeps_its_rows(
+    script, its_commands, run, tmp_path, capfd
 ):
     left_out = []
-    for words in COMMANDS[script]:
+    for words in its_commands:
         if package := missing(script, words):
             left_out.append(package)
             continue
@@ -154,7 +168,7 @@ def test_every_command_of_a_benchmark_prints_its_table_and_keeps_its_rows(
             run(script, *words, "--smoke")
             check_tables(capfd.readouterr().out)
             check_rows(tmp_path)
-    if len(left_out) == len(COMMANDS[script]):
+    if len(left_out) == len(its_commands):
         pytest.skip(f"{script} needs {left_out[0]}")
 
 
@@ -162,6 +176,23 @@ def test_every_command_of_a_benchmark_prints_its_table_and_keeps_its_rows(
 def test_the_script_that_writes_the_readmes_output_prints_it(run, capfd):
     run("readme_output", "--smoke")
     assert re.search(r"^iter +1 ", capfd.readouterr().out, re.MULTILINE)
+
+
+@pytest.mark.parametrize("script", sorted(set(SCRIPTS) - PEERS))
+def test_every_command_of_a_benchmark_has_words_that_it_knows(script, modules, monkeypatch):
+    """`--smoke` of each command would run with them; here nothing runs."""
+    known = modules("report").Parser
+    parse = known.parse_args
+
+    def parse_alone(self, *given):
+        parse(self, *given)
+        raise Read
+
+    monkeypatch.setattr(known, "parse_args", parse_alone)
+    for words in COMMANDS[script]:
+        monkeypatch.setattr(sys, "argv", [f"{script}.py", *words])
+        with pytest.raises(Read):
+            modules(script).main()
 
 
 @pytest.mark.parametrize("script", sorted(PEERS))

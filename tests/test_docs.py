@@ -323,6 +323,20 @@ def shorter(command, words):
     return words
 
 
+def runs_on_an_earlier_page(page, command, words):
+    """Whether a page before it has the same training, which no command after it needs."""
+    if command != "train" or {"--resume", "--run-dir", "--output", "--input"} & set(words):
+        return False
+    return FIRST.get((command, *words), page) != page
+
+
+FIRST = {  # {a command with its words: the first page that has it}
+    (command, *shorter(command, words)): page
+    for page in reversed([page for page in PAGES if name_of(page) not in NEEDS])
+    for command, words in commands(page.read_text(encoding="utf-8"))
+}
+
+
 @pytest.mark.docs
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_the_commands_of_a_page_run(page, folder, arena_run, monkeypatch):
@@ -331,12 +345,13 @@ def test_the_commands_of_a_page_run(page, folder, arena_run, monkeypatch):
     monkeypatch.setattr("jaxrl.run.devices.compile_cache.use", lambda *_, **__: None)
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(Path("minari").absolute()))
     for command, words in commands(page.read_text(encoding="utf-8")):
-        if runs_here(command, words):
+        short = shorter(command, words)
+        if runs_here(command, words) and not runs_on_an_earlier_page(page, command, short):
             new = words[words.index("--run-dir") + 1 :][:1] if "--run-dir" in words else ()
             for path in (RUN.parent, *new):
                 shutil.rmtree(path, ignore_errors=True)
             shutil.copytree(arena_run, RUN)
-            COMMANDS[command](shorter(command, words))
+            COMMANDS[command](short)
 
 
 NOT_BY_EXAMPLE = {  # why a page does not begin with an example

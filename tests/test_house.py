@@ -5,6 +5,7 @@ a bad source.
 """
 
 import ast
+import functools
 import graphlib
 import itertools
 import json
@@ -21,6 +22,18 @@ FILES = {
     for folder in ("jaxrl", "envs")
     for file in sorted((ROOT / folder).rglob("*.py"))
 }
+
+
+@functools.cache
+def tree_of(source):
+    """The syntax tree of a source: most guards look at all of them."""
+    return ast.parse(source)
+
+
+@functools.cache
+def nodes_of(source):
+    return tuple(ast.walk(tree_of(source)))
+
 
 BELOW_RUN = {"core", "ops", "models", "rollout", "algorithms"}
 ABOVE_RUN = {"outside", "play", "cluster", "export", "replay"}  # what only some runs need
@@ -273,7 +286,7 @@ def imports(path, source, walk=ast.walk):
     Also those by a call with a string. `walk` says which parts of the source count.
     """
     folder = Path(path).parent.parts
-    for node in walk(ast.parse(source)):
+    for node in walk(tree_of(source)):
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -299,7 +312,7 @@ def run_at_once(parent):
 def named_environments(source):
     """(line, dotted name) of the modules of `envs/`, and of what is in them, that a text names."""
     form = re.compile(r"((jaxrl\.)?envs\.\w+(\.\w+)*)(:\w+(\(.*)?)?")
-    for node in ast.walk(ast.parse(source)):
+    for node in nodes_of(source):
         if isinstance(node, ast.Constant) and (match := form.fullmatch(str(node.value))):
             yield node.lineno, match[1]
 
@@ -336,7 +349,7 @@ def forbidden_packages(path, source):
 def escapes(path, source):
     """Relative imports that leave the package."""
     depth = len(Path(path).parent.parts)
-    nodes = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.ImportFrom)]
+    nodes = [node for node in nodes_of(source) if isinstance(node, ast.ImportFrom)]
     return [
         f"{path}:{node.lineno}: relative import out of the package"
         for node in nodes
@@ -355,7 +368,7 @@ def too_long(path, source):
     complaints = (
         [f"{path}: {lines} lines, more than {MAX_MODULE_LINES}"] if lines > MAX_MODULE_LINES else []
     )
-    for node in ast.walk(ast.parse(source)):
+    for node in nodes_of(source):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             length = node.end_lineno - node.lineno + 1 - docstring_lines(node)
             if length > MAX_FUNCTION_LINES:
@@ -382,7 +395,7 @@ def too_many_parameters(path, source):
     counted.
     """
     complaints = []
-    for owner, function in functions_of(ast.parse(source)):
+    for owner, function in functions_of(tree_of(source)):
         arguments = function.args
         names = [argument.arg for argument in (*arguments.posonlyargs, *arguments.args)]
         called = str(owner) if function.name == "__init__" else function.name
@@ -419,7 +432,7 @@ def vague_variables(path, source):
 
 def stored_names(source):
     """(line, name) of the variables, parameters and attributes that a source gives values to."""
-    for node in ast.walk(ast.parse(source)):
+    for node in nodes_of(source):
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             yield node.lineno, node.id
         elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
@@ -446,7 +459,7 @@ def is_vague(name):
 def elliptic_docstrings(path, source):
     """A docstring begins with a sentence or a noun, not with "What it is" or "Of the other"."""
     documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
-    nodes = [node for node in ast.walk(ast.parse(source)) if isinstance(node, documented)]
+    nodes = [node for node in nodes_of(source) if isinstance(node, documented)]
     openings = [(node, (ast.get_docstring(node) or "").split()[:1]) for node in nodes]
     return [
         f"{path}:{getattr(node, 'lineno', 1)}: a docstring begins with {opening[0]}"
@@ -489,7 +502,7 @@ def run_on_import(node):
 
 
 def arrays_on_import(path, source):
-    tree = ast.parse(source)
+    tree = tree_of(source)
     names = full_names(tree)
     complaints = []
     for node in run_on_import(tree):
@@ -524,7 +537,7 @@ def metrics_of_an_algorithm(path, source):
         return []
     return [
         f"{path}:{node.lineno}: {node.value!r} is a metric of one algorithm"
-        for node in ast.walk(ast.parse(source))
+        for node in nodes_of(source)
         if isinstance(node, ast.Constant) and node.value in METRICS_OF_PPO
     ]
 
@@ -544,7 +557,7 @@ def imports_in_functions(path, source):
     """Algorithms have no circles of imports that only work when a function is called."""
     if floor_of(path) not in ("algorithms", "an algorithm"):
         return []
-    functions = (node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.FunctionDef))
+    functions = (node for node in nodes_of(source) if isinstance(node, ast.FunctionDef))
     return [
         f"{path}:{node.lineno}: {function.name} imports {name}"
         for function in functions
@@ -586,7 +599,7 @@ def circle_of_imports(files):
 def absent_as_a_tuple(path, source):
     """What is absent is None: no `State | tuple`, and no () in place of an array or a tree."""
     complaints = []
-    for node in ast.walk(ast.parse(source)):
+    for node in nodes_of(source):
         for annotation, default in annotations_of(node):
             is_empty = isinstance(default, ast.Tuple) and not default.elts
             is_tree = not TREES.isdisjoint(ast.unparse(annotation).split(" | "))
@@ -660,7 +673,7 @@ MOST_COMPREHENSIONS, MOST_CONDITIONAL_EXPRESSIONS = 28.8, 21.2
 
 def per_thousand_lines(kinds, sources):
     """The number of nodes of some kinds in each 1,000 lines that are not blank."""
-    nodes = [node for source in sources for node in ast.walk(ast.parse(source))]
+    nodes = [node for source in sources for node in nodes_of(source)]
     lines = [line for source in sources for line in source.splitlines() if line.strip()]
     return 1000 * sum(isinstance(node, kinds) for node in nodes) / len(lines)
 

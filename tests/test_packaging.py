@@ -49,6 +49,7 @@ def wheel(tmp_path_factory):
     return zipfile.ZipFile(next(out.glob("*.whl"))).namelist()
 
 
+@pytest.mark.long
 def test_a_wheel_holds_the_environments_within_jaxrl_and_nothing_beside_it(wheel):
     expected = {"jaxrl", f"jaxrl-{PROJECT['version']}.dist-info"}
     assert {name.partition("/")[0] for name in wheel} == expected

@@ -6,6 +6,7 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from jaxrl.ops.advantages import gae
 from jaxrl.ops.distributions import Categorical
@@ -40,6 +41,7 @@ def test_advantages_are_those_of_gae_where_time_limits_count_as_ends():
         np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.long
 @jax.numpy_rank_promotion("allow")  # as the page adds its biases
 def test_the_loss_is_made_of_the_engines_terms():
     keys = jax.random.split(jax.random.key(0), 2)

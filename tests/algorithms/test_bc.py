@@ -109,6 +109,7 @@ def test_the_steps_of_a_folder_that_is_named_twice_count_twice(tmp_path):
     assert data.steps.action[0].tolist() == [0, 0, 0, 0, 1, 1]
 
 
+@pytest.mark.long
 def test_steps_are_drawn_by_the_shares_of_their_folders_and_not_by_their_lengths(tmp_path):
     short = written(tmp_path / "a", [poles([0])])
     long = written(tmp_path / "b", [poles([1] * 9)])
@@ -234,6 +235,7 @@ def update_once(config):
     return {name: float(value[0]) for name, value in metrics.learners[0].items()}, runner
 
 
+@pytest.mark.long
 def test_of_one_step_alone_the_weight_of_a_good_action_is_e_to_the_beta(tmp_path):
     """With the average at its first minibatch c = |A|, so that A / c is 1, or -1."""
     for reward, sign in ((50.0, 1), (-50.0, -1)):
@@ -254,6 +256,7 @@ def test_a_weight_is_at_most_20(tmp_path):
     assert update_once(config)[0]["mean_weight"] == pytest.approx(20.0, rel=1e-5)
 
 
+@pytest.mark.long
 def test_the_log_probability_reported_is_that_of_the_policy(tmp_path):
     source = written(tmp_path, [poles([1], terminated=True)])
     metrics, runner = update_once(BCConfig(env="cartpole", input=source, lr=0.0, **SMALL))
@@ -263,6 +266,7 @@ def test_the_log_probability_reported_is_that_of_the_policy(tmp_path):
     assert metrics["log_prob"] == pytest.approx(float(distribution.log_prob(jnp.array([1]))[0]))
 
 
+@pytest.mark.long
 def test_with_beta_0_and_no_value_loss_marwil_is_cloning(cartpole_data):
     common = {"env": "cartpole", "input": cartpole_data, "total_env_steps": 32, **SMALL}
     cloned = update_once(BCConfig(**common))[1]
@@ -294,6 +298,7 @@ def test_a_value_goes_on_after_a_truncated_episode_and_ends_with_a_terminated_on
         assert float(value[0]) == pytest.approx(expected, abs=0.05)
 
 
+@pytest.mark.long
 def test_the_filter_is_the_mean_and_spread_of_the_data(cartpole_data):
     settings = {"observation_filter": "MeanStdFilter", **SMALL}
     config = BCConfig(env="cartpole", input=cartpole_data, **settings)
@@ -423,6 +428,7 @@ def weights(trainer):
     return jax.tree.leaves(trainer.get_weights())
 
 
+@pytest.mark.long
 def test_a_result_has_what_was_learned_and_evaluated_and_nothing_that_was_played(run):
     _, trainer = run
     result = trainer.last_result
@@ -453,6 +459,7 @@ def test_without_evaluations_it_trains_and_no_checkpoint_is_called_the_best(run,
         load_policy(tmp_path / "run", checkpoint="best")
 
 
+@pytest.mark.long
 def test_a_policy_plays_without_the_episodes_that_it_learned_from(run, cartpole_data, tmp_path):
     folder, _ = run
     there = Path(cartpole_data)

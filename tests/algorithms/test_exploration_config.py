@@ -89,6 +89,7 @@ def test_agents_that_wait_keep_the_probability_of_an_action_whose_outcome_is_ope
     assert all(jnp.all(jnp.isfinite(value)) for value in jax.tree.leaves(metrics.learners))
 
 
+@pytest.mark.long
 def test_a_users_by_function_and_those_by_name_are_stored_by_name():
     by_function = SMALL_CARTPOLE.replace(exploration_config=flattened)
     (trajectory,) = collected(by_function)

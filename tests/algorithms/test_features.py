@@ -67,6 +67,7 @@ def test_evaluation_goes_without_what_only_learning_needs(with_all):
     assert names == ["callbacks", "opponents", "present"]
 
 
+@pytest.mark.long
 def test_plain_ppo_has_no_features_and_tracing_it_enters_few_files():
     config = jaxrl.PPOConfig(env="cartpole", total_env_steps=256, num_epochs=2, **SIZES)
     algorithm = config.build()

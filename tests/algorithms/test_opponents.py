@@ -88,6 +88,7 @@ def test_a_pool_of_one_frozen_copy_is_a_frozen_opponent_to_the_bit():
     assert_equal_to_the_bit((without, metrics.replace(opponents=None)), plain)
 
 
+@pytest.mark.long
 def test_the_policy_that_learns_is_copied_and_the_oldest_copy_is_replaced(trained):
     trainer, history = trained
     main, opponent = (trainer.algorithm.grouping.locate(name)[0] for name in ("main", "opponent"))
@@ -103,6 +104,7 @@ def test_the_policy_that_learns_is_copied_and_the_oldest_copy_is_replaced(traine
     assert_equal_to_the_bit(row(history[6][0].opponents.weights, 2), kept)
 
 
+@pytest.mark.long
 def test_an_opponent_changes_where_an_episode_ends_and_only_there(trained):
     trainer, history = trained
     runner, rollout = jax.jit(trainer.algorithm.collect)(history[5][0])
@@ -210,6 +212,7 @@ def test_the_command_evaluates_against_a_member(trained, capsys):
     assert error.count("\n") == 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("opponent", ["first", "last"])
 def test_a_function_plays_as_it_says(trained, opponent):
     trainer, _ = trained
@@ -235,6 +238,7 @@ def test_a_run_with_a_pool_resumes_as_if_it_had_not_stopped(trained, tmp_path):
     assert result["env_runners"]["opponents"] == expected
 
 
+@pytest.mark.long
 def test_a_run_resumes_with_other_settings_of_its_pool_but_not_with_other_members(trained):
     trainer, _ = trained
     trainer.save()
@@ -291,6 +295,7 @@ def test_a_members_actions_are_those_of_its_own_weights(trained):
         np.testing.assert_allclose(found.logits[0, env], alone.logits, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.long
 def test_members_are_drawn_as_the_settings_say(trained):
     trainer, history = trained
     pool, state = trainer.algorithm.opponents, history[2][0].opponents  # copies 0 and 2

@@ -57,6 +57,7 @@ def run(tmp_path_factory):
     return folder, trainer
 
 
+@pytest.mark.long
 def test_a_run_reports_its_metrics_and_none_of_ppos(run):
     folder, trainer = run
     learner = trainer.last_result["learners"]["default_policy"]
@@ -75,6 +76,7 @@ def test_the_console_shows_what_the_algorithm_names(capsys):
     assert " loss " in line and " kl " not in line and " entropy " not in line
 
 
+@pytest.mark.long
 def test_a_run_resumes_bit_for_bit_from_a_checkpoint(run, tmp_path):
     folder, whole = run
     again = Trainer.from_checkpoint(
@@ -87,6 +89,7 @@ def test_a_run_resumes_bit_for_bit_from_a_checkpoint(run, tmp_path):
         jax.tree.map(np.testing.assert_array_equal, again.runner.learners, whole.runner.learners)
 
 
+@pytest.mark.long
 def test_its_policies_are_loaded_evaluated_and_plotted(run, tmp_path):
     folder, _ = run
     policy = load_policy(folder, trust=True)

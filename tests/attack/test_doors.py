@@ -23,6 +23,7 @@ def token_file(tmp_path):
     return tmp_path / "token"
 
 
+@pytest.mark.long
 def test_after_a_wrong_token_the_next_ones_of_that_address_wait(token_file, monkeypatch):
     monkeypatch.setattr(guesses, "GUESS_SECONDS", 0.2)
     with serving(token_file=token_file) as server:
@@ -33,6 +34,7 @@ def test_after_a_wrong_token_the_next_ones_of_that_address_wait(token_file, monk
         assert Frames(server, token=TOKEN).welcome["type"] == "welcome"
 
 
+@pytest.mark.long
 def test_who_guesses_does_not_slow_those_who_are_connected(token_file, monkeypatch):
     monkeypatch.setattr(guesses, "GUESS_SECONDS", 0.5)
     with serving(token_file=token_file) as server:
@@ -50,6 +52,7 @@ def test_who_guesses_does_not_slow_those_who_are_connected(token_file, monkeypat
             assert [answer["reason"] for answer in said] == ["wrong token"] * 5
 
 
+@pytest.mark.long
 def test_of_many_connections_at_once_one_token_a_second_is_read_and_the_right_one_gets_in(
     token_file, monkeypatch
 ):

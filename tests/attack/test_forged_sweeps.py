@@ -1,6 +1,7 @@
 """Sweeps, populations, pools and blocks of trials whose files say what a stranger wants."""
 
 import copy
+import itertools
 import json
 import shutil
 
@@ -61,6 +62,12 @@ def refused_or_done(call, what, raw):
         raw.append((what, f"{type(error).__name__}: {error}"[:150]))
 
 
+@pytest.fixture(params=[5, pytest.param(1, marks=pytest.mark.slow)], ids=["a fifth", "all"])
+def step(request):
+    """Which of the values are tried: each fifth, or all of them."""
+    return request.param
+
+
 def attacked(source, folder, file, resume, tree, depth=9):
     """Resumes copies of a folder in which one value of a file was changed each time."""
     raw, text = [], json.dumps
@@ -86,21 +93,20 @@ def test_every_value_of_a_sweeps_plan(swept, tmp_path, monkeypatch):
     assert attacked(swept, tmp_path / "sweep", "sweep.json", resume, plan) == []
 
 
-def test_every_value_of_a_sweeps_results(swept, tmp_path):
+def test_every_value_of_a_sweeps_results(swept, tmp_path, step):
     line = json.loads((swept / "results.jsonl").read_text().splitlines()[0])
     first = [place for place in line if place != "result"]
     raw = []
     shutil.copytree(swept, tmp_path / "sweep")
-    for name in first:
-        for value in VALUES:
-            text = json.dumps({**line, name: value})
-            (tmp_path / "sweep" / "results.jsonl").write_text(text + "\n")
-            resume = lambda: jaxrl.resume_sweep(tmp_path / "sweep", quiet=True, trust=True)
-            refused_or_done(resume, (name, value), raw)
+    for name, value in list(itertools.product(first, VALUES))[::step]:
+        text = json.dumps({**line, name: value})
+        (tmp_path / "sweep" / "results.jsonl").write_text(text + "\n")
+        resume = lambda: jaxrl.resume_sweep(tmp_path / "sweep", quiet=True, trust=True)
+        refused_or_done(resume, (name, value), raw)
     assert raw == []
 
 
-def test_every_value_of_a_populations_members(tmp_path, monkeypatch):
+def test_every_value_of_a_populations_members(tmp_path, monkeypatch, step):
     path = tmp_path / "population"
     pbt = jaxrl.PopulationBasedTraining(perturbation_interval=1)
     space = {"lr": jaxrl.loguniform(1e-4, 1e-2)}
@@ -114,22 +120,27 @@ def test_every_value_of_a_populations_members(tmp_path, monkeypatch):
     given = {name: facts[name] for name in facts if name not in ("files", "arrays", "format")}
     raw = []
     deepest = lambda place: 4 if place[:2] == ("members", 0) else 3
-    for place in [place for place in places(given) if len(place) <= deepest(place)]:
-        for value in VALUES[len(place) % 2 :: 2 if len(place) < 3 else 5]:
-            copied = tmp_path / "copy"
-            shutil.copytree(path, copied)
-            file = next((copied / "population").glob("*/checkpoint.json"))
-            forged_facts = changed(facts, place, value)
-            forged_facts.pop("digest", None)
-            forged_facts["digest"] = checkpoint._digest(forged_facts)
-            file.write_text(json.dumps(forged_facts))
-            resume = lambda copied=copied: jaxrl.resume_sweep(copied, quiet=True, trust=True)
-            refused_or_done(resume, (".".join(map(str, place)), value), raw)
-            shutil.rmtree(copied)
+    tried = [
+        (place, value)
+        for place in places(given)
+        if len(place) <= deepest(place)
+        for value in VALUES[len(place) % 2 :: 2 if len(place) < 3 else 5]
+    ]
+    for place, value in tried[::step]:
+        copied = tmp_path / "copy"
+        shutil.copytree(path, copied)
+        file = next((copied / "population").glob("*/checkpoint.json"))
+        forged_facts = changed(facts, place, value)
+        forged_facts.pop("digest", None)
+        forged_facts["digest"] = checkpoint._digest(forged_facts)
+        file.write_text(json.dumps(forged_facts))
+        resume = lambda copied=copied: jaxrl.resume_sweep(copied, quiet=True, trust=True)
+        refused_or_done(resume, (".".join(map(str, place)), value), raw)
+        shutil.rmtree(copied)
     assert raw == []
 
 
-def test_every_value_of_a_pool(tmp_path):
+def test_every_value_of_a_pool(tmp_path, step):
     pool = {"size": 2, "every": 1, "fixed": {"drunk": "random"}}
     config = SMALL_ARENA.replace(
         policies="per-agent", policies_to_train=["agent1"], opponents=pool, total_env_steps=64
@@ -139,15 +150,14 @@ def test_every_value_of_a_pool(tmp_path):
         trainer.fit()
     opponents = json.loads((tmp_path / "run" / "config.json").read_text())["opponents"]
     raw = []
-    for place in places(opponents):
-        for value in VALUES:
-            target = tmp_path / "copy"
-            changes = {"config": {"opponents": changed(opponents, place, value)}}
-            forged(tmp_path / "run", target, **changes)
-            resume = lambda target=target: jaxrl.Trainer.from_checkpoint(target, **settings)
-            refused_or_done(resume, (".".join(place), value), raw)
-            shutil.rmtree(target)
-    for value in VALUES:
+    for place, value in list(itertools.product(places(opponents), VALUES))[::step]:
+        target = tmp_path / "copy"
+        changes = {"config": {"opponents": changed(opponents, place, value)}}
+        forged(tmp_path / "run", target, **changes)
+        resume = lambda target=target: jaxrl.Trainer.from_checkpoint(target, **settings)
+        refused_or_done(resume, (".".join(place), value), raw)
+        shutil.rmtree(target)
+    for value in VALUES[::step]:
         forged(tmp_path / "run", tmp_path / "copy", opponents_of=value)
         resume = lambda: jaxrl.Trainer.from_checkpoint(tmp_path / "copy", **settings)
         refused_or_done(resume, ("opponents_of", value), raw)

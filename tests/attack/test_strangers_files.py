@@ -134,6 +134,7 @@ def test_a_folder_that_is_reached_through_a_link_is_resumed(run, tmp_path):
         assert trainer.lifetime.training_iteration == 2
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "name", ["results.jsonl", "sweep.json", "trials/0000", "trials/0000/metrics.jsonl", "trials"]
 )

@@ -70,6 +70,7 @@ def test_a_training_has_the_configuration_of_the_same_keywords(settings):
     assert by_flags("--env", "cartpole", "--tuned", "False", *words_of(settings)) == expected
 
 
+@pytest.mark.long
 @FEW
 @given(GIVEN)
 def test_so_has_one_whose_experience_comes_from_clients(settings):
@@ -87,6 +88,7 @@ def test_so_has_one_that_begins_with_rllibs_configuration(tmp_path_factory, sett
     assert by_flags("--rllib-config", str(path), *words_of(rllib)) == expected
 
 
+@pytest.mark.long
 @FEW
 @given(GIVEN)
 def test_so_has_cloning(settings):

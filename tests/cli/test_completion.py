@@ -66,6 +66,7 @@ def test_a_library_whose_names_are_unknown_is_completed_to_its_colon(completed):
     assert "gym:" in completed("train", "--env", "gym")
 
 
+@pytest.mark.long
 def test_gymnaxs_names_are_those_of_its_registry_without_an_import():
     code = """if True:
         import sys

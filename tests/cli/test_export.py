@@ -10,6 +10,7 @@ from jaxrl.export.numpy_file import READER
 from jaxrl.export.numpy_policy import NumpyPolicy
 
 
+@pytest.mark.long
 def test_the_file_its_inputs_and_outputs_and_the_parity_are_printed(run, tmp_path, capsys):
     pytest.importorskip("flatbuffers", reason="the extra `stablehlo`")
     path = tmp_path / "model.stablehlo"

@@ -35,6 +35,7 @@ def experiment(tmp_path):
     return path
 
 
+@pytest.mark.long
 def test_a_file_that_tries_several_values_is_swept(experiment, tmp_path, capsys):
     folder = tmp_path / "sweep"
     run_sweep(["--rllib-config", str(experiment), "--run-dir", str(folder), "--devices", "1"])

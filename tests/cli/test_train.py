@@ -69,6 +69,7 @@ def test_flags_by_policy_stand_beside_the_tuned_settings_and_are_said_as_they_we
     assert config_of("--env arena --lr 0.5 --num-envs 8").for_policy("pol1").model
 
 
+@pytest.mark.long
 def test_cloning_has_the_tuned_networks_but_those_with_memory():
     line = "--algorithm bc --input data --env"
     config = config_of(f"{line} arena --per-policy pol2.lr=0.5")
@@ -317,6 +318,7 @@ def test_a_run_begins_with_rllibs_configuration_and_flags_win(tmp_path):
             parse(words)
 
 
+@pytest.mark.long
 def test_a_resumed_run_is_as_long_as_its_new_flags_say(tmp_path):
     small = PPOConfig(
         env="arena", num_envs=4, rollout_length=16, minibatch_size=32, total_env_steps=640
@@ -340,6 +342,7 @@ def test_a_resumed_run_is_as_long_as_its_new_flags_say(tmp_path):
     assert parse([*resume, "--stop-return", "None"]).settings == {"stop": {"training_iteration": 1}}
 
 
+@pytest.mark.long
 def test_criteria_that_a_run_has_met_are_cleared_when_it_is_resumed(tmp_path, capsys):
     small = SMALL_ARENA.replace(total_env_steps=640)
     stop, path = {"training_iteration": 1, "env_runners/episode_return_mean": 1e9}, tmp_path / "run"

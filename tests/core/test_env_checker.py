@@ -269,6 +269,7 @@ def test_check_env_lets_the_small_environments_through(env):
 SHORT = {"pursuit": {"max_cycles": 50}, "waterworld": {"max_cycles": 50}}  # so that some end
 
 
+@pytest.mark.long
 def test_check_env_takes_a_name_and_finds_what_that_breaks(monkeypatch):
     check_env("cartpole", steps=2)
     monkeypatch.setattr("jaxrl.core.env_checker.make", lambda name: (object(), None))
@@ -308,6 +309,7 @@ class Level(Counter):
         return *super().step(action)[:4], {"metrics": {"task/level": 1.0}}
 
 
+@pytest.mark.long
 def test_the_names_of_metrics_are_checked_in_python_too_and_those_of_drawn_numbers_may_be_there():
     with pytest.raises(ContractError, match=r"info\['metrics'\] must not be named 'task/level'"):
         check_env(Level(), steps=2)
@@ -422,6 +424,7 @@ THREE_AGENTS = {
 }
 
 
+@pytest.mark.long
 def test_an_agent_may_be_absent_for_a_whole_episode():
     absent = lambda step: step._replace(
         info={"active": {**step.info["active"], "right": jnp.array(False)}},

@@ -138,6 +138,7 @@ def test_a_mistake_is_looked_for_in_the_users_own_lines():
         require_trainable(Slip())
 
 
+@pytest.mark.long
 def test_masks_that_fit_pass():
     require_trainable(broken(Corridor, mask(MASK)))
     require_trainable(broken(Pair, mask(jnp.ones((2, 2), bool))))

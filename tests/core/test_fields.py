@@ -308,6 +308,7 @@ NESTED = st.recursive(
 )
 
 
+@pytest.mark.long
 @given(NESTED)
 def test_an_argument_that_is_frozen_can_be_hashed_and_thaws_to_what_it_was(value):
     frozen = freeze_arguments({"level": value})

@@ -55,6 +55,7 @@ def test_a_step_that_ends_an_episode_begins_the_next_with_its_first_frame_alone(
         np.testing.assert_array_equal(obs, np.concatenate(frames))
 
 
+@pytest.mark.long
 def test_episodes_of_training_hold_no_frame_of_another_episode():
     env_args = {"env": "cartpole", "num_frames": NUM, "max_steps_in_episode": 7}
     sizes = {"num_envs": 2, "train_batch_size": 32, "minibatch_size": 32, "num_epochs": 1}
@@ -118,6 +119,7 @@ class Masked(Forbidden):
         return {"observations": 1.0 + state.cue, "action_mask": state.cue == 1}
 
 
+@pytest.mark.long
 def test_a_mask_beside_the_observations_is_that_of_the_last_frame_alone():
     env = jaxrl.frame_stack(Masked(), NUM)
     assert env.observation_space().spaces["action_mask"] == Masked.mask
@@ -143,6 +145,7 @@ def test_zeros_before_an_episode_lie_in_the_space():
     assert below.observation_space("a") == Box((-9, -1) * 2, (0, 1) * 2, (4,))
 
 
+@pytest.mark.long
 def test_the_state_that_a_critic_sees_is_the_games_through_frames_and_seats():
     game, params = jaxrl.make("waterworld")
     for env in (jaxrl.frame_stack(game, 2), jaxrl.frame_stack(jaxrl.ShuffledSeats(game), 2)):

@@ -14,6 +14,7 @@ VALUES = st.recursive(
 )
 
 
+@pytest.mark.long
 @given(VALUES, st.booleans())
 def test_what_json_writes_is_read_as_it_was(value, as_bytes):
     text = json.dumps(value)

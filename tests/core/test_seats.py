@@ -17,6 +17,7 @@ def test_a_game_with_drawn_seats_keeps_the_contract(game):
     check_env(ShuffledSeats(game))
 
 
+@pytest.mark.long
 def test_every_player_takes_every_seat_alike_often():
     env = ShuffledSeats(TicTacToe())
     keys = jax.random.split(jax.random.key(0), 1000)

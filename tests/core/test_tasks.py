@@ -48,6 +48,7 @@ def test_it_keeps_to_the_contract_of_environments(env):
     require_trainable(per_episode(env, drawn_as(step_size="uniform:0.5:1.5")))
 
 
+@pytest.mark.long
 def test_it_plays_by_the_contract_of_environments():
     check_env(make(f"{HERE}:Corridor", step_size="uniform:0.5:1.5")[0])
 
@@ -70,6 +71,7 @@ def test_numbers_are_drawn_as_a_sweep_draws_them(text, least, most, mean):
     assert str(distribution) == text
 
 
+@pytest.mark.long
 def test_a_number_is_drawn_at_the_reset_and_stays_for_the_episode():
     env = per_episode(Corridor(), drawn_as(max_steps_in_episode="randint:1:4"))
     keys = jax.random.split(KEY, 40)

@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from gymnasium.wrappers import TransformAction, TransformObservation, TransformReward
 
 import jaxrl
@@ -107,6 +108,7 @@ def test_stacked_agents_are_transformed_as_arrays_and_stay_stacked():
     np.testing.assert_array_equal(reward, [1, 2])
 
 
+@pytest.mark.long
 def test_spaces_that_are_given_are_those_of_every_agent_or_of_each():
     wide, narrow = Box(0.0, 9.0, (4,)), Box(0.0, 9.0, (3,))
     env = jaxrl.transform(
@@ -121,6 +123,7 @@ def test_spaces_that_are_given_are_those_of_every_agent_or_of_each():
     jaxrl.check_env(env)
 
 
+@pytest.mark.long
 def test_training_sees_what_the_functions_return():
     env = jaxrl.transform(
         "cartpole", observation=lambda obs: obs[:2], reward=lambda reward: -reward

@@ -43,6 +43,7 @@ def drawn(request):
     return env, params, states, jax.device_get(draw(states)), first
 
 
+@pytest.mark.long
 def test_draw_traces_under_vmap_and_keeps_the_rules(drawn):
     _, _, _, arrays, first = drawn
     assert broken_rule(first) is None
@@ -114,6 +115,7 @@ def test_the_arena_shows_agents_in_their_cells_and_tints_what_was_visited():
     np.testing.assert_array_equal(cells.center[6], [2.5, 1.5])
 
 
+@pytest.mark.long
 def test_waterworld_shows_every_body_with_its_radius():
     drawing = drawing_of("waterworld", lambda state: state)
     _, _, state = first_state("waterworld")
@@ -125,6 +127,7 @@ def test_waterworld_shows_every_body_with_its_radius():
     np.testing.assert_array_equal(obstacles.center, [[375, 375]])
 
 
+@pytest.mark.long
 def test_pursuit_hides_caught_evaders_and_counts_pursuers_that_share_a_cell():
     def change(state):
         pursuers = jnp.array([[1, 1, 4], [2, 2, 0]], jnp.int32)

@@ -215,6 +215,7 @@ def test_episodes_of_another_form_begin_another_file(tmp_path):
     assert [episode.get_observations(0).shape for episode in read] == [(), (2,), ()]
 
 
+@pytest.mark.long
 def test_memory_stays_flat_while_a_million_steps_are_recorded(tmp_path):
     """The last 800,000, of 32 numbers each, are 100 MB; the process grows by less than half."""
     episode, used = of_steps(10_000, observations=np.zeros((10_001, 32), np.float32)), []

@@ -91,6 +91,7 @@ def observations():
     return jax.device_get(jax.jit(jax.vmap(TREE.sample))(jax.random.split(KEY, 5)))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("vf_share_layers", [False, True])
 def test_each_image_of_a_tree_has_its_own_convolutions_and_all_parts_join_before_the_dense_layers(
     vf_share_layers,

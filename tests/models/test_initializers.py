@@ -91,6 +91,7 @@ def test_the_layers_of_fcnet_hiddens_begin_by_name_and_those_above_as_pytorch_ha
             assert np.all(np.asarray(layer["bias"]) != 0)
 
 
+@pytest.mark.long
 def test_no_two_layers_draw_the_same_numbers():
     draws = network(fcnet_kernel_initializer="normal_", fcnet_bias_initializer="normal_").init(KEY)
     numbers = np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(draws)])
@@ -107,6 +108,7 @@ def test_biases_alone_leave_the_orthogonal_kernels_of_the_default():
     assert np.all(layer["bias"] == 1)
 
 
+@pytest.mark.long
 def test_layers_above_convolutions_and_below_a_memory_begin_by_name_too():
     image = Box(0.0, 1.0, (6, 6, 3))
     named = {"fcnet_kernel_initializer": "zeros_", "fcnet_hiddens": (4,)}
@@ -150,6 +152,7 @@ def test_a_wrong_name_or_argument_is_refused_in_one_line(settings, message):
     assert "\n" not in str(refused.value)
 
 
+@pytest.mark.long
 def test_biases_have_no_fans_and_every_name_of_theirs_is_one_of_kernels():
     assert BIASES.keys() < KERNELS.keys()
     assert {name: KERNELS[name] for name in BIASES} == BIASES

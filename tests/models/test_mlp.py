@@ -97,6 +97,7 @@ def test_rllibs_waterworld_policy_of_shared_layers_and_a_gaussian_has_129285_par
     assert num_parameters(model) == 129_285
 
 
+@pytest.mark.long
 def test_the_log_std_of_box_actions_is_an_output_or_a_parameter_of_its_own():
     observations, actions = Box(-1.0, 1.0, (5,)), Box(-1.0, 1.0, (2,))
     obs = jax.random.normal(KEY, (9, 5))
@@ -222,6 +223,7 @@ def test_batch_axes_lead_and_come_back(space, batch):
     assert (value.shape, value.dtype) == (batch, jnp.float32)
 
 
+@pytest.mark.long
 def test_a_tree_of_one_part_reads_as_the_part_does():
     for space in (Discrete(6), MultiDiscrete((4, 3)), Box(-1.0, 1.0, (5,))):
         plain, tree = (MLP(observed, ACTIONS, (8,)) for observed in (space, Dict({"part": space})))

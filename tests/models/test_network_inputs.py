@@ -33,6 +33,7 @@ def learned(observation_filter, obs):
     return update(observation_filter.initial(), numbers, jnp.ones(size))
 
 
+@pytest.mark.long
 def test_numbers_are_normalised_pictures_scaled_and_integers_left_alone():
     observation_filter = ObservationFilter(PARTS, MEAN_STD)
     obs = drawn(np.random.default_rng(0), 50)

@@ -85,6 +85,7 @@ def test_the_forget_gate_starts_open():
     np.testing.assert_array_equal(params["bias"], np.repeat([0.0, 1.0, 0.0, 0.0], 4))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", CORES)
 @settings(max_examples=25)
 @given(data=st.data())
@@ -123,6 +124,7 @@ def _held(carry):
     return {"past": np.where(there, carry["past"], 0.0), "count": carry["count"]}
 
 
+@pytest.mark.long
 def test_attention_looks_back_as_far_as_its_memory_and_no_farther():
     core = Attention(num_outputs=6, head_dim=3, memory=2, mlp_dim=5, gate_bias=0.0)
     params = jax.jit(core.init, static_argnums=1)(KEY, INPUTS)

@@ -408,6 +408,7 @@ def test_a_memory_that_is_forgotten_gives_other_ratios():
     assert np.abs(judge_episodes(later, {name: policy}).log_ratios).max() > 1e-3
 
 
+@pytest.mark.long
 def test_only_agents_whose_policy_is_judged_take_part_in_the_ratios():
     episodes, policies = episodes_of("arena"), policies_of(players("arena"))
     zeros = jax.tree.map(jnp.zeros_like, policies["pol1"].weights)

@@ -49,6 +49,7 @@ def shares(exploration, policy, env_steps=0.0):
     return each, recorded
 
 
+@pytest.mark.long
 def test_epsilon_greedy_draws_what_it_records_and_epsilon_falls():
     exploration = EpsilonGreedy(
         initial_epsilon=0.6, final_epsilon=0.0, warmup_timesteps=100, epsilon_timesteps=100

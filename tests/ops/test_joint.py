@@ -51,6 +51,7 @@ def test_it_needs_the_outputs_of_all_parts_and_masks_their_integers():
     assert mask_length(SPACE) == 3 + 4 + 3
 
 
+@pytest.mark.long
 def test_log_probabilities_entropies_and_divergences_are_sums_over_the_parts():
     joint, other = from_logits(SPACE, LOGITS), from_logits(SPACE, 0.5 * LOGITS)
     actions = [part.sample(KEY) for part in alone()]
@@ -118,6 +119,7 @@ def test_the_numbers_of_its_boxes_have_any_distribution(kind):
     assert np.isfinite(joint.log_prob(joint.sample(noise))).all()
 
 
+@pytest.mark.long
 def test_explorations_act_on_every_part():
     policy, steps = from_logits(SPACE, LOGITS), jnp.float32(0)
     random = Random()(policy, steps)

@@ -45,6 +45,7 @@ def test_every_row_comes_exactly_once_an_epoch(num_rows):
     assert_every_epoch_is_a_permutation(minibatches, num_rows, 3)
 
 
+@pytest.mark.long
 @settings(max_examples=8, database=None)
 @given(st.data())
 def test_every_row_comes_exactly_once_an_epoch_whatever_the_sizes(data):
@@ -149,6 +150,7 @@ def test_of_few_rows_all_pairs_come_equally_often_at_neighbouring_and_distant_po
         )
 
 
+@pytest.mark.long
 def test_jit_and_vmap_give_the_same_rows_as_the_plain_function():
     keys = jax.random.split(KEY, 3)
     for num_rows in (50, 500):  # sorted, and by the bijection

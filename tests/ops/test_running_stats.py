@@ -4,6 +4,7 @@ import gymnasium
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -175,6 +176,7 @@ def test_rewards_stay_within_ten_deviations_and_as_they_are_before_anybody_acted
     assert (moments.count, float(same[0, 0])) == (0, 99.0)
 
 
+@pytest.mark.long
 def test_rewards_split_over_a_mapped_axis_are_scaled_as_all_together():
     random = np.random.default_rng(0)
     rewards, ended = random.normal(size=(6, 4)).astype(np.float32), random.random((6, 4)) < 0.2

@@ -78,6 +78,7 @@ def last_update_of(episode, length=16):
     return update + (step + len(episode) - 1) // length
 
 
+@pytest.mark.long
 def test_the_written_episodes_are_those_that_the_results_count(lived):
     """Two policies, agents that wait, join late or take turns, masks, a Box: nothing is missing."""
     by_update = {}
@@ -165,6 +166,7 @@ def test_training_gives_the_same_bits_with_output_as_users_compile(name, tmp_pat
         jax.tree.map(np.testing.assert_array_equal, weights[0], with_output)
 
 
+@pytest.mark.long
 def test_a_share_writes_all_episodes_of_the_first_environments(tmp_path):
     _, _, some = trained(SMALL_REINFORCE, tmp_path, output_share=0.3)
     assert {place_of(episode)[2] for episode in some} == {0, 1}  # 0.3 of four, rounded up
@@ -199,6 +201,7 @@ def test_a_chunk_that_ran_past_the_end_writes_each_episode_once(tmp_path):
     assert len(places) == len(set(places)) == count
 
 
+@pytest.mark.long
 def test_a_resumed_run_leaves_out_the_episodes_that_were_open_and_none_twice(tmp_path):
     folder, output = tmp_path / "run", tmp_path / "episodes"
     settings = {"run_dir": folder, "pictures": False, "loggers": ()}

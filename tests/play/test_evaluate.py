@@ -34,6 +34,7 @@ def trained(tmp_path_factory):
     return trainer
 
 
+@pytest.mark.long
 def test_every_seed_that_the_settings_allow_can_be_evaluated(start):
     trainer = start(
         run_dir=None, evaluation_interval=1, evaluation_duration=1, evaluation_seed=2**32 - 1
@@ -45,6 +46,7 @@ def test_every_seed_that_the_settings_allow_can_be_evaluated(start):
     check_all(RenderOptions(seed=2**32 - 1))
 
 
+@pytest.mark.long
 def test_an_evaluation_by_steps_plays_whole_episodes_until_so_many(start):
     by_steps = {"evaluation_interval": 1, "evaluation_duration_unit": "timesteps"}
     trainer = start(run_dir=None, evaluation_duration=45, **by_steps)
@@ -84,6 +86,7 @@ def played_by_hand(run_dir, episodes):
     return returns
 
 
+@pytest.mark.long
 def test_trainer_script_function_and_loaded_policies_play_the_same_episodes(trained, capsys):
     logged = lines_of(trained.run_dir)[-1]["evaluation"]["env_runners"]
     again = trained.evaluate()["env_runners"]
@@ -121,6 +124,7 @@ def test_a_switch_before_or_behind_the_run_takes_each_word_that_its_help_names(w
         assert given_flags(words, flags, positional="run") == {"explore": [word], "run": ["runs/a"]}
 
 
+@pytest.mark.long
 def test_trainer_and_saved_run_give_the_episodes_that_they_evaluate(trained):
     plain = trained.evaluate()
     result = trained.evaluate(return_episodes=True)
@@ -147,6 +151,7 @@ def test_trainer_and_saved_run_give_the_episodes_that_they_evaluate(trained):
     assert third.get_return() == pytest.approx(returns[2], rel=1e-5)
 
 
+@pytest.mark.long
 def test_an_evaluation_holds_its_episodes_one_by_one_in_their_order(trained):
     result = trained.evaluate(episodes=5, explore=True, return_episodes=True)
     (runners, episodes), hist_stats = result.values(), result["env_runners"]["hist_stats"]
@@ -198,6 +203,7 @@ def test_evaluating_changes_nothing_that_is_trained(start, tmp_path):
     jax.tree.map(np.testing.assert_array_equal, *both)
 
 
+@pytest.mark.long
 def test_long_episodes_count_as_much_as_short_ones():
     """CartPole's untrained episodes differ in length; the first of each of 200 environments count.
 
@@ -230,6 +236,7 @@ def test_evaluation_during_training_may_play_another_environment(start):
     assert trainer.train()["evaluation"]["env_runners"]["episode_len_mean"] == 5
 
 
+@pytest.mark.long
 def test_the_trainers_evaluation_takes_the_arguments_of_the_saved_runs(trained):
     changes = {"episodes": 3, "explore": True, "seed": 7, "env_args": {"max_steps_in_episode": 5}}
     played = trained.evaluate(**changes)

@@ -33,6 +33,7 @@ def broken(fault, share):
     return CONFIG.replace(env_args={"fault": fault, "share": share})
 
 
+@pytest.mark.long
 def test_processes_play_the_episodes_that_this_process_plays():
     found = []
     for workers in (0, 2):
@@ -55,6 +56,7 @@ def test_sampled_episodes_have_the_infos_of_their_steps_and_processes_send_what_
         assert ("module" in episode.get_infos(-1)) == (workers == 0)
 
 
+@pytest.mark.long
 def test_infos_of_several_agents_are_those_of_their_own_observations():
     with jaxrl.Trainer(CONFIG.replace(env=Leavers), **SETTINGS, workers=0) as trainer:
         (episode,) = trainer.sample(1)
@@ -83,6 +85,7 @@ def test_a_class_of_environments_is_evaluated_with_other_arguments_and_an_object
         jaxrl.Trainer(made, **SETTINGS, evaluation_env_args={"max_steps_in_episode": 3})
 
 
+@pytest.mark.long
 def test_evaluation_samples_from_the_policy_itself_where_training_explores():
     found = []
     for exploration in (None, {"type": "EpsilonGreedy"}):
@@ -93,6 +96,7 @@ def test_evaluation_samples_from_the_policy_itself_where_training_explores():
     np.testing.assert_array_equal(*found)
 
 
+@pytest.mark.long
 def test_a_saved_run_is_evaluated_as_while_it_trained_though_episodes_fail_now_and_then(tmp_path):
     settings = {"workers": 1, "evaluation_interval": 1, "evaluation_duration": 3}
     config, folder = broken(RAISE, 0.1), tmp_path / "run"
@@ -112,6 +116,7 @@ def test_an_environment_that_always_fails_ends_its_evaluation_in_one_line(fault)
         trainer.evaluate(episodes=1)
 
 
+@pytest.mark.long
 def test_an_episode_of_a_run_is_pictured_as_it_was_played(tmp_path):
     config = CONFIG.replace(
         env="tests.outside.workers.environments:Painted", env_args={"render_mode": "rgb_array"}

@@ -14,6 +14,7 @@ def judged(capsys, *words):
     return capsys.readouterr().out
 
 
+@pytest.mark.long
 def test_a_run_is_judged_from_its_episodes_to_have_their_mean_return(trained, tmp_path, capsys):
     folder, run = tmp_path / "data", trained.run_dir
     played = jaxrl.evaluate(
@@ -39,6 +40,7 @@ def first_rewards(episode, gamma):
     return np.sum(gamma ** np.arange(len(rewards)) * rewards)
 
 
+@pytest.mark.long
 def test_a_greedy_recording_is_refused(trained, tmp_path, capsys):
     jaxrl.evaluate(trained.run_dir, episodes=2, output=tmp_path)
     with pytest.raises(SystemExit):
@@ -46,6 +48,7 @@ def test_a_greedy_recording_is_refused(trained, tmp_path, capsys):
     assert "record with explore=True" in capsys.readouterr().err
 
 
+@pytest.mark.long
 def test_a_run_that_is_not_there_is_refused(trained, tmp_path, capsys):
     jaxrl.evaluate(trained.run_dir, episodes=2, output=tmp_path, explore=True)
     with pytest.raises(SystemExit):

@@ -48,6 +48,7 @@ def trainer():
         yield trainer
 
 
+@pytest.mark.long
 def test_cut_episodes_do_not_count_and_their_number_is_told(trainer, capsys):
     episodes = trainer.evaluate(episodes=8)["env_runners"]
     num_cut = episodes["num_episodes_cut"]
@@ -59,6 +60,7 @@ def test_cut_episodes_do_not_count_and_their_number_is_told(trainer, capsys):
     assert "evaluation_max_steps" in said
 
 
+@pytest.mark.long
 def test_episodes_as_objects_are_those_that_ended_whichever_were_cut(trainer):
     result = trainer.evaluate(episodes=8, return_episodes=True)
     whole = result["env_runners"]["num_episodes"]
@@ -83,6 +85,7 @@ def test_an_evaluation_without_an_episode_that_ended_is_reported(trainer, capsys
     assert "0 episodes of runs/a" in text and "2 more were cut: they did not end" in text
 
 
+@pytest.mark.long
 def test_outside_jax_an_evaluation_stops_at_the_limit_as_inside(capsys):
     config = SMALL_REINFORCE.replace(env=EndlessInPython(), num_envs=2, total_env_steps=32)
     settings = {"run_dir": None, "workers": 0, "evaluation_max_steps": 20}

@@ -84,6 +84,7 @@ def by_hand(algorithm, weights, params, *, seed, episode, explore):
     return np.array(rewards), state
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("explore", [False, True])
 def test_a_replay_is_what_a_plain_loop_plays(arena, explore):
     replay = recorded_alone(arena, seed=3, first=2, explore=explore)
@@ -105,6 +106,7 @@ def test_the_states_begin_with_the_reset_and_there_is_one_more_than_steps(arena)
     assert replay.running_returns.shape == (31, 2) and replay.active.all()
 
 
+@pytest.mark.long
 def test_a_policy_with_memory_remembers_the_same_in_replays_and_evaluations():
     """Weights are enlarged until what is remembered decides.
 
@@ -137,12 +139,14 @@ def test_episodes_and_seeds_differ_and_the_same_one_is_the_same_again(arena):
     assert not np.array_equal(states[0], states[1]) and not np.array_equal(states[0], states[2])
 
 
+@pytest.mark.long
 def test_how_an_episode_ended_is_told_apart(arena):
     assert recorded_alone(untrained(Probe(num_steps=3))).end == "terminated"
     cut = recorded_alone(arena, max_steps=12)
     assert (cut.end, cut.num_steps, len(cut.states.time)) == ("cut", 12, 13)
 
 
+@pytest.mark.long
 def test_agents_that_left_are_paid_nothing_more():
     replay = recorded_alone(untrained(Leavers()), explore=True)
     np.testing.assert_array_equal(replay.active[:, 0], [True, False, False, False])
@@ -167,6 +171,7 @@ class WithKey(OneAgent):
         ) * 0 + state.time.astype(jnp.uint8)
 
 
+@pytest.mark.long
 def test_a_state_may_hold_random_keys():
     replay = recorded_alone(untrained(WithKey()))
     assert [int(frame[0, 0, 0]) for frame in frames(replay, [5, 0, 2])] == [5, 0, 2]

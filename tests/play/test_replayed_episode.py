@@ -15,6 +15,7 @@ from tests.play.test_sampling import ARENA, episodes_of
 from tests.probes import Forbidden, Joining
 
 
+@pytest.mark.long
 def test_an_episode_that_went_through_json_is_reproduced():
     """All that a replay needs are plain numbers and names, and lists do as well as arrays."""
     (episode, *_) = episodes_of("arena")
@@ -34,6 +35,7 @@ def part_of(name, steps):
     return part
 
 
+@pytest.mark.long
 def test_the_beginning_of_an_episode_is_reproduced_and_its_end_is_left_open():
     assert replay_episode(part_of("arena", slice(12))).difference is None
     assert replay_episode(part_of("joining", slice(5)), Joining()).difference is None
@@ -59,6 +61,7 @@ def test_the_first_step_that_differs_is_named(change, difference):
     assert "\n" not in str(found)
 
 
+@pytest.mark.long
 def test_another_action_leads_elsewhere_from_its_step_on():
     episode = copy.deepcopy(episodes_of("memory")[0])
     episode.set_actions(new_data=1 - episode.get_actions(4), at_indices=4)

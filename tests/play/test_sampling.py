@@ -182,6 +182,7 @@ def test_sampled_episodes_are_those_of_a_loop_that_plays_and_records_step_by_ste
     assert returns[0] == pytest.approx(returns[1], abs=1e-4)
 
 
+@pytest.mark.long
 def test_an_evaluation_reports_the_same_with_episodes_and_without():
     wanted = {"seed": 3, "number": 3, "explore": True}
     result, episodes = evaluated("arena", EpisodeRange(**wanted))
@@ -194,6 +195,7 @@ def test_an_evaluation_reports_the_same_with_episodes_and_without():
         assert_equal_agents(episode.agent_episodes["agent1"], later.agent_episodes["agent1"])
 
 
+@pytest.mark.long
 def test_batches_and_chunks_in_which_episodes_are_played_do_not_change_them(monkeypatch):
     """Neither the statistics, nor the objects, nor what is looked at."""
     arena, second = players("arena"), {"seed": 3, "first": 2, "explore": True}
@@ -232,6 +234,7 @@ def test_what_a_policy_put_out_is_under_rllibs_names_and_belongs_together():
     assert episode.get_infos() == [{}] * (len(episode) + 1)
 
 
+@pytest.mark.long
 def test_actions_are_as_sampled_and_the_environments_own_beside_them():
     (episode, *_) = episodes_of("continuous")
     agents = episode.agent_episodes["one_1"]

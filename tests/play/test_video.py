@@ -167,6 +167,7 @@ def test_large_frames_are_made_smaller_and_small_ones_larger(tmp_path):
         assert height % 2 == width % 2 == 0
 
 
+@pytest.mark.long
 def test_a_gif_that_would_be_too_large_shows_fewer_frames_at_the_same_speed(tmp_path, monkeypatch):
     write_episode(tmp_path / "large.gif", played(60, env=Noisy()))
     monkeypatch.setattr(video, "MAX_BYTES", (tmp_path / "large.gif").stat().st_size // 2)

@@ -61,6 +61,7 @@ def front_matter(folder):
 # The folder
 
 
+@pytest.mark.long
 def test_every_file_of_a_publication_is_there_and_is_listed(folder, published):
     names = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
     assert set(json.loads((folder / "published.json").read_text())["files"]) == names
@@ -188,6 +189,7 @@ def test_the_interval_is_that_of_the_mean_of_episodes():
 # Several policies, networks of one's own, trust
 
 
+@pytest.mark.long
 def test_each_policy_has_files_and_a_network_of_its_own_is_named_where_numpy_has_no_part(
     trained, tmp_path
 ):
@@ -201,6 +203,7 @@ def test_each_policy_has_files_and_a_network_of_its_own_is_named_where_numpy_has
             assert before.act([i, i + 1]) == after.act([i, i + 1])
 
 
+@pytest.mark.long
 def test_a_published_run_that_names_code_is_refused_without_trust(tmp_path, monkeypatch):
     module = "from jaxrl.envs.cartpole import CartPole as Mine\n\nclass Pole(Mine):\n    pass\n"
     (tmp_path / "strange_module.py").write_text(module)
@@ -231,6 +234,7 @@ def test_onnx_is_written_where_it_is_asked_for(run, tmp_path):
 # A folder that is there
 
 
+@pytest.mark.long
 def test_a_second_publication_replaces_the_first_and_leaves_other_files(run, tmp_path):
     out = tmp_path / "out"
     publish(run, out, episodes=2, checkpoint=1)
@@ -369,6 +373,7 @@ def fake_hub(tmp_path, monkeypatch):
     return fake
 
 
+@pytest.mark.long
 def test_an_upload_creates_the_repository_and_sends_the_whole_folder(run, fake_hub):
     done = publish(run, "hf:me/cart", episodes=2, private=True)
     created, uploaded = fake_hub.calls
@@ -381,6 +386,7 @@ def test_an_upload_creates_the_repository_and_sends_the_whole_folder(run, fake_h
     assert str(done).endswith("load         jaxrl.load_policy('hf:me/cart')")
 
 
+@pytest.mark.long
 def test_a_policy_of_the_hub_is_that_of_the_run_and_only_what_playing_reads_is_fetched(
     run, fake_hub, capsys
 ):
@@ -397,6 +403,7 @@ def test_a_policy_of_the_hub_is_that_of_the_run_and_only_what_playing_reads_is_f
     assert "2 episodes of" in capsys.readouterr().out
 
 
+@pytest.mark.long
 def test_a_repository_of_another_kind_or_a_public_one_is_left_as_it_is(run, fake_hub):
     public = "hf:me/cart cannot be uploaded: it is public already, and private was asked for"
     fake_hub.private = False

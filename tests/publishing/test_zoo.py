@@ -40,6 +40,7 @@ def refusal_of(call, *arguments, **settings):
     return str(refused.value)
 
 
+@pytest.mark.long
 def test_the_returns_of_a_seed_are_those_that_its_run_is_evaluated_with(exhibit, folder):
     for i, seed in enumerate(exhibit.seeds):
         run = folder / "seeds" / "cartpole" / "trials" / f"{i:04d}"
@@ -100,6 +101,7 @@ def test_a_folder_that_somebody_else_filled_is_refused_before_training(tmp_path)
     assert not (tmp_path / "seeds").exists()
 
 
+@pytest.mark.long
 def test_an_environment_of_ones_own_goes_on_with_trust_alone(tmp_path):
     config = PPOConfig(env="tests.probes:Target", total_env_steps=32, **TINY)
     folder, settings = tmp_path / "zoo", {"seeds": 2, "episodes": 1, "quiet": True}

@@ -54,6 +54,7 @@ def waterworld():
     return page_for(untrained("waterworld"), explore=True, max_steps=120)
 
 
+@pytest.mark.long
 def test_the_positions_of_bodies_come_back_within_half_a_quantum(waterworld):
     replayed, recording = waterworld
     track = data_of(replayed)["episodes"][0]["tracks"][0]
@@ -112,6 +113,7 @@ def test_names_in_the_data_cannot_end_the_script():
     assert data_of(replayed)["columns"][0]["name"] == name
 
 
+@pytest.mark.long
 def test_several_checkpoints_start_alike_and_untrained_policies_are_those_of_the_seed(tmp_path):
     with jaxrl.Trainer(
         SMALL_ARENA, run_dir=tmp_path / "run", quiet=True, pictures=False
@@ -238,6 +240,7 @@ def test_a_page_that_would_be_too_large_is_refused_with_what_would_help(monkeypa
         page.check_size(" " * 1_000_000, columns=[])
 
 
+@pytest.mark.long
 def test_policies_are_named_with_the_agents_that_they_play():
     config = PPOConfig(env="arena", policies="shared", num_envs=2, rollout_length=4)
     algorithm = config.replace(minibatch_size=8, fcnet_hiddens=(8,)).build()

@@ -80,6 +80,7 @@ def test_evaluation_gives_the_bits_of_the_vmapped_environment():
     assert results[0] == results[1]
 
 
+@pytest.mark.long
 def test_one_copy_alone_follows_the_contract():
     check_env(BatchedCartPole())
 

@@ -102,6 +102,7 @@ def of_iterations(metrics, name):
     return np.asarray(episodes.custom_metrics[name].sum), np.asarray(episodes.count)
 
 
+@pytest.mark.long
 def test_returns_as_custom_metrics_are_the_returns(arena):
     episodes = arena[1].episodes.iteration
     assert episodes.count.sum() == E * (T * ITERATIONS // LENGTH)
@@ -294,6 +295,7 @@ def shaped():
     return results
 
 
+@pytest.mark.long
 def test_a_callbacks_number_takes_the_place_of_the_environments_of_that_name(shaped):
     numbers = [result["env_runners"]["custom_metrics"] for result in shaped]
     assert numbers[1]["new_fields_discovered_mean"] > 0

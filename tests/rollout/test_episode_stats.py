@@ -148,6 +148,7 @@ def test_a_summary_by_hand():
     assert summary.agent_returns.sum.tolist() == [11.0, -2.0]
 
 
+@pytest.mark.long
 def test_the_bounds_of_a_policys_returns_by_hand():
     """Agents 0 and 2 are played by one policy, agent 1 by another; the middle episode goes on."""
     returns = jnp.array([[1.0, 2.0, 4.0], [9.0, 99.0, -9.0], [-3.0, 7.0, 0.5]])
@@ -180,6 +181,7 @@ def test_a_step_adds_up_and_an_end_starts_again_from_zero():
     assert carried == [1, 0, 1]
 
 
+@pytest.mark.long
 def test_the_steps_of_agents_that_leave_are_counted_by_agent():
     """Episodes of three and two steps; the second agent acts in the first step of each alone."""
     running = no_episodes(2, (), always_active=False)

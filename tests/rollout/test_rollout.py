@@ -186,6 +186,7 @@ def values_of(run, episode, time):
     )
 
 
+@pytest.mark.long
 def test_the_value_after_a_time_limit_is_that_of_the_episodes_own_last_state(cut):
     over = np.asarray(cut.rollout.episode_done)
     assert np.argwhere(over[:, 0]).ravel().tolist() == [3, 7]
@@ -293,6 +294,7 @@ def test_the_reward_of_a_row_is_that_of_the_rows_own_action(cut):
     assert set(np.unique(cut.steps["action"])) == {0, 1, 2, 3}
 
 
+@pytest.mark.long
 def test_the_numbers_of_an_environment_do_not_depend_on_how_many_there_are():
     """Clock, leaving and reset all happen.
 
@@ -307,6 +309,7 @@ def test_the_numbers_of_an_environment_do_not_depend_on_how_many_there_are():
     np.testing.assert_array_equal(many.envs.state.episode[:E], few.envs.state.episode)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("env", [CLOCKS, ClocksInDicts()], ids=["stacked", "dicts"])
 def test_every_agent_plays_its_own_policys_action_whatever_the_order_of_the_policies(env):
     run = played(params_of(), env=env, policies=REVERSED, model=DECIDED)
@@ -355,6 +358,7 @@ def restarted_fresh_and_reached(keys, over):
 of_two_members = jax.jit(jax.vmap(restarted_fresh_and_reached, in_axes=(0, None)))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("num_ended", [0, 1, 8, 9, 40])
 def test_those_that_ended_start_again_with_their_own_keys_however_many_they_are(num_ended):
     keys, over = jax.random.split(KEY, 40), np.zeros(40, bool)

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -157,6 +158,7 @@ def one_rollout(unfinished, part, times, bootstrap, acting):
     return left_open(steps, outcome, acted, None), steps.inputs, outcome, active, advantages
 
 
+@pytest.mark.long
 @settings(max_examples=60, database=None)
 @given(
     seed=st.integers(0, 2**32 - 1),
@@ -200,6 +202,7 @@ def three_steps_of_turns():
     return rollouts_of(PPOConfig(env=Turns(), rollout_length=3, **SMALL), 2)
 
 
+@pytest.mark.long
 def test_a_game_of_turns_pays_a_for_the_move_before_b_moved():
     """Rollouts of 3 steps: a b a | b a b.
 
@@ -242,6 +245,7 @@ def test_flags_that_do_not_fit_the_agents_are_refused_before_anything_compiles()
         PPOConfig(env=Odd(), rollout_length=3, **SMALL).build()
 
 
+@pytest.mark.long
 def test_the_clock_reaches_an_agent_that_waits():
     """`late` pauses in the fifth step, the clock's last.
 

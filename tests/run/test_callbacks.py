@@ -195,6 +195,7 @@ def test_a_hook_that_an_instance_was_given_counts_as_one_of_its_class():
     assert heard == [3]
 
 
+@pytest.mark.long
 def test_a_run_with_callbacks_of_any_kind_is_open_to_be_played(small, start, resume, tmp_path):
     for name, callbacks in (("class", Counts), ("instance", Counts())):
         trainer = start(small.replace(callbacks=callbacks), run_dir=tmp_path / name)
@@ -249,6 +250,7 @@ class InRLlibsWords(Callbacks):
         metrics_logger.log_value("turns", len(episode), reduce="max")
 
 
+@pytest.mark.long
 def test_hooks_in_rllibs_words_log_numbers_that_results_hold_by_their_names(
     small, start, resume, tmp_path
 ):
@@ -536,6 +538,7 @@ def test_sampled_episodes_are_given_to_hooks_that_take_them_by_keyword(start, sm
     assert all(replay_episode(episode).difference is None for episode in episodes)
 
 
+@pytest.mark.long
 def test_episodes_are_sampled_after_each_chunk_and_change_nothing_that_is_trained(start, small):
     notes = Notes()
     watched = start(small.replace(callbacks=notes), run_dir=None)

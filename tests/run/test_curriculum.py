@@ -80,6 +80,7 @@ def test_a_run_with_env_task_fn_resumes_as_if_it_had_not_stopped(
     ]
 
 
+@pytest.mark.long
 def test_evaluation_plays_the_configurations_own_numbers_and_not_the_curriculums(
     stopped_after, tmp_path
 ):
@@ -132,6 +133,7 @@ def fails_at_the_second(result, task):
         raise KeyError("levels")
 
 
+@pytest.mark.long
 def test_an_exception_in_env_task_fn_ends_training_in_one_line_and_keeps_a_checkpoint(
     start, resume, tmp_path
 ):

@@ -37,6 +37,7 @@ POISONED = ReinforceConfig(
 )
 
 
+@pytest.mark.long
 def test_training_stops_at_the_first_bad_iteration_and_keeps_the_state_before_it(
     small, start, tmp_path
 ):
@@ -63,6 +64,7 @@ def test_debug_names_the_line_in_which_the_first_bad_number_arises(start):
         trainer.fit()
 
 
+@pytest.mark.long
 def test_without_debug_the_way_to_the_operation_is_named(start):
     trainer = start(POISONED, run_dir=None)
     with pytest.raises(Diverged, match=r"policy 'second'.*--debug names the operation"):

@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+import pytest
+
 ENDS_EARLY = """
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -19,6 +21,7 @@ for number in range(3):
 """
 
 
+@pytest.mark.long
 def test_jobs_of_a_program_that_ends_without_closing_are_done_with_threads_of_their_own():
     done = subprocess.run([sys.executable, "-c", ENDS_EARLY], capture_output=True, text=True)
     assert done.stdout.split() == ["0", "1", "2"]

@@ -116,6 +116,7 @@ def size(request):
     return request.param
 
 
+@pytest.mark.long
 def test_each_method_is_called_for_all_hooks_before_the_next(size):
     loop, notes = loop_of(size), []
     advance(loop, 1)

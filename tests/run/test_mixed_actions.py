@@ -213,6 +213,7 @@ def test_minari_holds_the_environments_actions_and_gives_back_the_sampled(
             assert losses[-1] < losses[0]
 
 
+@pytest.mark.long
 def test_the_loss_of_cloning_is_the_log_probability_of_both_parts(tmp_path):
     action = {"move": np.full(128, -1, np.int32), "push": np.full((128, 2), 0.25, np.float32)}
     episode = SingleAgentEpisode(

@@ -36,6 +36,7 @@ def test_a_checkpoint_is_written_and_read_under_any_path(tmp_path, name):
     assert [entry.name for entry in path.parent.iterdir()] == ["000003"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["lr=[1,2] größe\n日本", LONG], ids=["special", "long"])
 def test_a_run_is_trained_played_resumed_and_moved_under_any_path(start, resume, tmp_path, name):
     run = tmp_path / name / "run"

@@ -69,6 +69,7 @@ def test_training_on_after_a_stop_gives_every_array_of_uninterrupted_training(
         ]
 
 
+@pytest.mark.long
 def test_what_was_logged_after_the_checkpoint_is_computed_and_logged_again(
     stopped_after, resume, tmp_path
 ):
@@ -84,6 +85,7 @@ def test_what_was_logged_after_the_checkpoint_is_computed_and_logged_again(
     ]
 
 
+@pytest.mark.long
 def test_what_a_kill_left_half_written_is_removed_on_resuming_and_nothing_else(
     stopped_after, resume
 ):
@@ -101,6 +103,7 @@ def test_what_a_kill_left_half_written_is_removed_on_resuming_and_nothing_else(
     assert all((run / name).exists() for name in others)
 
 
+@pytest.mark.long
 def test_a_run_with_a_checkpoint_that_a_kill_met_while_it_was_replaced_goes_on_from_it(
     stopped_after, resume
 ):
@@ -125,6 +128,7 @@ def test_a_run_killed_before_its_first_checkpoint_begins_anew_in_its_folder(
     assert_equal_to_the_bit(again.runner, trainer.runner)
 
 
+@pytest.mark.long
 def test_a_resumed_run_goes_on_to_its_own_end_and_beyond_it_with_more_steps(small, run, resume):
     rest = resume()
     assert rest.fit()["training_iteration"] == 40
@@ -145,6 +149,7 @@ def test_a_schedule_that_ends_before_the_training_that_goes_on_is_said(tmp_path,
         assert capsys.readouterr().out.count(said) == count
 
 
+@pytest.mark.long
 def test_numbers_may_change_on_resuming_and_those_set_by_hand_stay(small, start, resume):
     trainer = start()
     trainer.hypers = small.hypers(lr=5e-3)
@@ -195,6 +200,7 @@ def test_a_checkpoint_that_does_not_fit_is_refused_with_what_differs(
     assert before == files()
 
 
+@pytest.mark.long
 def test_an_older_checkpoint_goes_on_in_a_folder_of_its_own(checkpoints, resume, tmp_path):
     with pytest.raises(UsageError, match="is not the last one of its run: give a new --run-dir"):
         resume(checkpoint=4)
@@ -301,6 +307,7 @@ def test_a_strict_resume_refuses_what_would_start_afresh(small, run, resume, cha
         resume(config=small.replace(**changes), strict=True)
 
 
+@pytest.mark.long
 def test_a_strict_resume_with_the_same_configuration_trains_on(run, resume):
     assert resume(strict=True).train()["training_iteration"] == 4
 
@@ -434,6 +441,7 @@ def saved_state_of(config):
 LEAVERS = CARTPOLE.replace(env=Leavers(), observation_filter="NoFilter")
 
 
+@pytest.mark.long
 def test_a_checkpoint_from_before_the_steps_of_agents_were_counted_resumes_whole():
     saved, facts, algorithm, start = saved_state_of(LEAVERS)
     older = {

@@ -172,6 +172,7 @@ def test_rllibs_words_for_a_trainer_and_a_policy_are_answered_with_ours(trained,
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.long
 def test_episodes_are_sampled_until_they_have_so_many_steps_together(trained):
     episodes = trained.sample(num_timesteps=25)  # of the arena's 20 steps each
     assert [len(episode) for episode in episodes] == [20, 20]
@@ -179,6 +180,7 @@ def test_episodes_are_sampled_until_they_have_so_many_steps_together(trained):
     assert len(trained.sample()) == 1
 
 
+@pytest.mark.long
 def test_policies_that_play_nobody_are_kept_and_shown_and_change_nothing(small):
     named = {"pol1": ["agent1"], "pol2": ["agent2"]}
     plain, idle = (small.replace(policies={**named, **more}) for more in ({}, {"spare": []}))

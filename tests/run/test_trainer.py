@@ -244,6 +244,7 @@ def test_without_criteria_the_configured_steps_are_trained_and_no_more(trainer):
     assert trainer.fit()["num_env_steps_sampled_lifetime"] == CONFIG.total_env_steps
 
 
+@pytest.mark.long
 def test_every_iteration_is_a_line_of_the_run_folder_and_the_settings_lie_beside(tmp_path):
     trainer = Trainer(CONFIG, run_dir=tmp_path / "run", quiet=True)
     trainer.fit()
@@ -291,6 +292,7 @@ test_what_is_no_criterion_or_no_configuration_is_refused = refused(
 )
 
 
+@pytest.mark.long
 def test_ctrl_c_ends_training_with_what_has_been_learned():
     trainer = Trainer(CONFIG.replace(total_env_steps=64 * 10**7), run_dir=None, quiet=True)
     trainer.train()

@@ -74,6 +74,7 @@ def test_the_servers_actions_are_those_of_the_policy(kind, text):
                     np.testing.assert_allclose(found[agent], expected[agent], atol=1e-6)
 
 
+@pytest.mark.long
 def test_an_observation_may_be_the_bytes_of_an_array(server):
     obs = np.array([0.5, -1.0, 2.0], "<f4")
     with Frames(server, text=False) as client:
@@ -95,6 +96,7 @@ def test_the_welcome_tells_agents_policies_and_spaces(server):
         assert client.welcome["protocol"] == 1 and not client.welcome["training"]
 
 
+@pytest.mark.long
 def test_rows_are_answered_in_one_call_with_the_probabilities_that_they_were_drawn_with():
     policy, rng = small_policy(), np.random.default_rng(0)
     batched = BatchedPolicy(policy)

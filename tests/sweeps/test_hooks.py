@@ -63,6 +63,7 @@ def ended(tmp_path_factory):
     return told, sweep(config, {"lr": RATES}, **ONCE, **EVALUATED, run_dir=path)
 
 
+@pytest.mark.long
 def test_every_hook_is_called_for_each_trial_with_that_trials_result(ended):
     told, done = ended
     assert told.of(0, "result") == [1, 2, 3, 4, 5, 6]
@@ -255,6 +256,7 @@ def test_a_hook_may_ask_whether_it_has_a_trainer():
     assert [outcome.result["saves"] for outcome in done.outcomes] == [False, False]
 
 
+@pytest.mark.long
 def test_a_trainer_and_a_trial_have_all_of_a_training():
     (trial, *_) = trials_of(SMALL_REINFORCE, [{}], 1)
     view = TrialView(trial, SMALL_REINFORCE.build(), RunSettings())

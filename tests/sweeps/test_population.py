@@ -83,6 +83,7 @@ def test_without_a_round_of_copying_it_is_the_sweep_to_the_bit(tmp_path):
     assert_equal_to_the_bit(done, sweep(SMALL, space, run_dir=tmp_path / "sweep", **options))
 
 
+@pytest.mark.long
 def test_the_worst_members_train_on_with_the_state_and_the_changed_numbers_of_the_best(copied):
     assert [takeover.iteration for takeover in copied.lineage.takeovers] == [4, 8]
     scores = [outcome.curve[1][3] for outcome in copied.outcomes]
@@ -120,6 +121,7 @@ def test_the_folder_tells_the_lineage_and_the_numbers_that_each_ended_with(copie
     assert way[-1].settings == copied.best_trial().trial.settings
 
 
+@pytest.mark.long
 def test_a_finished_population_is_read_back(copied):
     again = resume_sweep(copied.folder, quiet=True, trust=True)
     assert again.lineage == copied.lineage
@@ -155,6 +157,7 @@ def test_one_that_was_broken_off_resumes_to_the_bit(copied, rounds, tmp_path, mo
     assert_equal_to_the_bit(again, copied)
 
 
+@pytest.mark.long
 def test_ctrl_c_saves_the_population(copied, tmp_path, monkeypatch):
     perturb = population.Population.perturb
 
@@ -213,6 +216,7 @@ def test_a_copy_has_every_array_of_its_source_but_the_random_key():
     assert after.diverged.tolist() == [False, False, False, True]
 
 
+@pytest.mark.long
 def test_numbers_of_the_environment_are_changed_and_what_is_not_allowed_stays(copied):
     """Three of four values are no discount: those stay as the source has them."""
     changed = PopulationBasedTraining(

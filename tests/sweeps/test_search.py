@@ -195,6 +195,7 @@ def cut(whole, path, *, planned, finished):
     return path
 
 
+@pytest.mark.long
 def test_all_batches_of_a_search_are_one_program_and_their_trials_are_in_the_folder(whole):
     assert whole.programs <= 1  # none, where another test of this process compiled the same
     assert [outcome.trial.number for outcome in whole.outcomes] == list(range(6))
@@ -226,6 +227,7 @@ def test_a_killed_search_goes_on_with_the_same_proposals(whole, tmp_path, planne
     assert len((path / "results.jsonl").read_text().splitlines()) == 6
 
 
+@pytest.mark.long
 def test_halving_drops_within_a_batch_and_only_the_broken_batch_begins_again(tmp_path):
     options = {**OPTIONS, "batch_size": 4, "trials": 8, "halving": 2}
     halved = sweep(SMALL, LR, **options, run_dir=tmp_path / "halved")
@@ -249,6 +251,7 @@ def test_each_proposal_is_trained_with_every_seed(tmp_path):
     assert [len(seeds) for _, seeds in done.by_settings()] == [2, 2, 2]
 
 
+@pytest.mark.long
 def test_a_search_over_sizes_trains_programs_side_by_side(tmp_path):
     space = {"fcnet_hiddens": [(8,), (4,)], **LR}
     done = sweep(SMALL, space, **{**OPTIONS, "trials": 4}, run_dir=tmp_path / "sizes")
@@ -258,6 +261,7 @@ def test_a_search_over_sizes_trains_programs_side_by_side(tmp_path):
     assert numbers_of(again) == numbers_of(done)
 
 
+@pytest.mark.long
 def test_a_search_outside_jax_is_of_separate_runs(tmp_path):
     config = SMALL.replace(env=Counter, num_envs=4, rollout_length=16, total_env_steps=64)
     options = {"quiet": True, "workers": 0, "sync": True, "run_dir": tmp_path / "outside"}
@@ -325,6 +329,7 @@ def test_a_plan_whose_search_was_changed_is_refused_in_one_line(whole, tmp_path,
 # Words
 
 
+@pytest.mark.long
 def test_the_command_searches_and_says_so(tmp_path, capsys):
     words = ["--env", "cartpole", "--total-env-steps", "256", "--num-envs", "4"]
     words += ["--rollout-length", "16", "--minibatch-size", "64", "--num-epochs", "1"]

@@ -54,6 +54,7 @@ def test_a_trial_is_the_run_of_its_settings_and_its_seed(tmp_path, monkeypatch):
     assert [row["trial_id"] for row in rows] == [second.trial.name] * 3
 
 
+@pytest.mark.long
 def test_a_resumed_sweep_goes_on_with_the_trial_that_was_broken_off(tmp_path):
     told = Told()
     config, folder = CONFIG.replace(callbacks=told), tmp_path / "sweep"

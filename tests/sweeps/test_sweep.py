@@ -85,6 +85,7 @@ def arrays_of(path):
     return checkpoint.read(checkpoint.find(path)).arrays
 
 
+@pytest.mark.long
 def test_every_setting_trains_with_every_seed_in_one_program(rates):
     found = [
         (
@@ -311,6 +312,7 @@ def test_programs_have_a_device_each_as_far_as_that_leaves_none_idle_for_long(
     assert list(lanes_of(dict(enumerate(sizes)), devices).values()) == lanes
 
 
+@pytest.mark.long
 def test_a_trial_stops_in_the_iteration_that_met_its_criterion(rates):
     goal = float(np.nanmedian([score for outcome in rates.outcomes for score in outcome.curve[1]]))
     stopped = sweep(
@@ -344,6 +346,7 @@ def test_a_trial_stops_after_the_chunk_in_which_its_time_was_up(rates, tmp_path)
     ] * 4
 
 
+@pytest.mark.long
 def test_halving_drops_the_worse_half_at_each_rung(rates, tmp_path):
     path = tmp_path / "halved"
     halved = sweep(SMALL, {"lr": RATES}, seeds=2, halving=2, quiet=True, devices=1, run_dir=path)
@@ -369,6 +372,7 @@ def test_halving_drops_the_worse_half_at_each_rung(rates, tmp_path):
     assert len((path / "results.jsonl").read_text().splitlines()) == 4
 
 
+@pytest.mark.long
 def test_halving_with_mode_min_keeps_the_lower_half_also_when_resumed(rates, tmp_path):
     options = {"halving": 2, "mode": "min", "quiet": True, "devices": 1}
     halved = sweep(SMALL, {"lr": RATES}, seeds=2, run_dir=tmp_path / "halved", **options)
@@ -386,6 +390,7 @@ def scores_of(done):
     return [outcome.score for outcome in done if outcome.score is not None]
 
 
+@pytest.mark.long
 def test_what_diverges_stops_alone(rates):
     wild = sweep(SMALL, {"lr": [1e-3, 3e38]}, quiet=True, devices=1, run_dir=None)
     calm, lost = wild.outcomes
@@ -477,6 +482,7 @@ def test_a_member_whose_parameters_overflow_keeps_the_state_before(overflows):
     np.testing.assert_equal(float(score), np.nan if overflows else 5.0)
 
 
+@pytest.mark.long
 def test_a_sweep_in_which_no_policy_learns_plays_to_the_end():
     done = sweep(
         SMALL_REINFORCE.replace(policies_to_train=()), seeds=2, quiet=True, devices=1, run_dir=None
@@ -494,6 +500,7 @@ def test_the_same_settings_drawn_twice_train_once(capsys):
     assert "warning: 6 of 8 samples repeat settings" in capsys.readouterr().out
 
 
+@pytest.mark.long
 def test_a_sweep_that_was_broken_off_goes_on_with_what_is_left(rates, tmp_path):
     space, path = {"lr": RATES}, tmp_path / "cut"
     whole = sweep(SMALL, space, seeds=2, batch_size=2, quiet=True, devices=1, run_dir=path)

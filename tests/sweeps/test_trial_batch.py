@@ -81,6 +81,7 @@ def test_a_members_folder_is_a_runs_folder(whole):
     assert trainer.lifetime.training_iteration == 6
 
 
+@pytest.mark.long
 def test_members_are_evaluated_and_keep_their_newest_evaluation_between_two(tmp_path):
     settings = RunSettings(evaluation_interval=2, evaluation_duration=3, loggers=(), devices=1)
     make = lambda: TrialBatch(

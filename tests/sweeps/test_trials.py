@@ -32,6 +32,7 @@ def test_numbers_share_a_program_and_sizes_do_not():
     ]
 
 
+@pytest.mark.long
 def test_an_environment_with_arrays_among_its_numbers_is_swept_too():
     """Acrobot's torques are an array, which has no hash."""
     acrobot = ARENA.replace(env="gymnax:Acrobot-v1")

@@ -162,6 +162,7 @@ def test_a_run_with_critics_resumes_exactly(tmp_path):
         np.testing.assert_array_equal(resumed[name], array, err_msg=name)
 
 
+@pytest.mark.long
 def test_next_values_are_of_the_next_states_also_beyond_waits_and_the_clock():
     config = PPOConfig(env=Timed(), critic_observation="state", **{**TINY, "rollout_length": 7})
     algorithm, weights, (trajectory,) = played(config)
@@ -226,6 +227,7 @@ def test_images_of_equal_size_are_joined_by_their_channels(conv_filters):
         np.testing.assert_array_equal(seen[0, 0, 0, 0], np.broadcast_to([3.0, 5.0, 7.0], (2, 2, 3)))
 
 
+@pytest.mark.long
 def test_integers_are_joined_in_the_agents_order():
     config = SMALL_ARENA.replace(critic_observation="all-agents")
     algorithm, _, trajectories = played(config)

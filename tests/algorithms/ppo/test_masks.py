@@ -170,6 +170,7 @@ def test_policies_side_by_side_have_masks_of_their_own():
         assert policy.act(np.ones(5, int), action_mask=possible).tolist() == [1, 0]
 
 
+@pytest.mark.long
 def test_whoever_forgets_the_mask_is_told(tmp_path):
     config = SMALL_CARTPOLE.replace(env=Forbidden("mask"))
     trainer = Trainer(config, run_dir=tmp_path / "run", quiet=True, pictures=False)

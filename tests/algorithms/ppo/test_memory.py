@@ -201,6 +201,7 @@ class Adder:
         return jnp.broadcast_to(params["logits"], (len(obs), 2)), carry, carry
 
 
+@pytest.mark.long
 def test_the_memory_of_a_late_joiner_begins_where_it_joins_and_stays_while_it_waits():
     """It acts in steps 2, 3, 5 and 6 of 7, and observes 1 there but 100 elsewhere.
 

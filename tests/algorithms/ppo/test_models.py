@@ -173,6 +173,7 @@ def test_a_place_is_learned_by_a_bounded_distribution(fitted, kind):
     np.testing.assert_allclose(policy.act(np.array([[-0.8], [0.5]])), [[2.6], [6.5]], atol=0.7)
 
 
+@pytest.mark.long
 def test_target_kl_ends_an_iterations_steps():
     far = SMALL_CARTPOLE.replace(lr=0.1, kl_coeff=0.0)
     moved = {}

@@ -74,6 +74,7 @@ def test_a_constant_reward_is_learned_as_the_value():
     np.testing.assert_allclose(look("default_policy", [0, 1])[1], [1.0, 1.0], atol=0.05)
 
 
+@pytest.mark.long
 def test_a_reward_two_steps_ahead_is_discounted_twice():
     look, _ = probed(60, {"gamma": 0.5}, num_steps=3, shown=False)
     np.testing.assert_allclose(look("default_policy", [0, 2, 4])[1], [0.25, 0.5, 1.0], atol=0.05)
@@ -249,6 +250,7 @@ def test_what_counts_as_a_wait(acted, number):
     assert undeclared_waits(spec, rollout, 0, None)[UNDECLARED_WAITS].tolist() == [number]
 
 
+@pytest.mark.long
 def test_an_agent_that_joins_in_the_first_step_of_a_rollout_is_late_if_its_episode_has_begun():
     """a acts, then b, and the world ends: in rollouts of one step b joins in every second one."""
     sizes = {"num_envs": 16, "rollout_length": 1, "minibatch_size": 4, "fcnet_hiddens": (4,)}

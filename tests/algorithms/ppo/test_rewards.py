@@ -137,6 +137,7 @@ def test_rows_in_which_the_agent_did_not_act_count_for_nothing():
     assert learner.intrinsic_filter.count == 2
 
 
+@pytest.mark.long
 def test_environments_split_over_devices_have_one_deviation_and_one_mean():
     whole = spec_of(normalize_intrinsic_rewards=True)
     split = spec_of(normalize_intrinsic_rewards=True, axis_name="devices")

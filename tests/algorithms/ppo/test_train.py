@@ -79,6 +79,7 @@ def test_one_compilation_serves_every_learning_rate_and_each_equals_its_single_r
     assert np.abs(spread[0] - spread[7]).max() > 1e-3  # the rates did make a difference
 
 
+@pytest.mark.long
 def test_keys_or_numbers_alone_may_be_mapped():
     train, key, hypers = make_train(SMALL_CARTPOLE), jax.random.key(0), SMALL_CARTPOLE.hypers()
     by_key = jax.eval_shape(jax.vmap(train), jax.random.split(key, 3))
@@ -199,6 +200,7 @@ def test_environments_split_over_two_devices_learn_what_one_device_learns():
         chex.assert_trees_all_close(member, expected, atol=2e-5)
 
 
+@pytest.mark.long
 def test_a_mapping_of_the_same_names_is_a_configuration():
     mapping = {**SETTINGS, "total_env_steps": 10 * 128}
     assert PPOConfig.from_dict(mapping) == CONFIG

@@ -229,6 +229,7 @@ def learn(plan, numbers, path):
 PAIRS = learner_spec(always_active=False, minibatch_size=2, num_epochs=3)
 
 
+@pytest.mark.long
 def test_a_policy_without_active_rows_keeps_its_learner_to_the_bit():
     none = np.zeros((STEPS, ENVS, AGENTS), bool)
     before, after, metrics = learn(PAIRS, hypers(), trajectory(jax.random.key(0), none))
@@ -327,6 +328,7 @@ def test_inactive_rows_change_nothing_whatever_they_hold():
         np.testing.assert_allclose(leaf, other, atol=1e-6)
 
 
+@pytest.mark.long
 def test_the_gradient_is_clipped_by_its_global_norm():
     plan = learner_spec(optimizer=optax.sgd, minibatch_size=48, num_epochs=1)
     moves = []
@@ -369,6 +371,7 @@ def test_a_step_of_descent_moves_each_array_or_number_by_no_more_than_the_clip(b
     assert float(optax.tree.norm(moves)) > 1.5e-3  # the whole moves further
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("by", ["norm", "value"])
 def test_adam_clips_packed_arrays_as_it_clips_layers(by):
     rows, numbers = trajectory(jax.random.key(0)), hypers(lr=1e-2, grad_clip=1e-3)

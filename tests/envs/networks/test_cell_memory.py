@@ -15,6 +15,7 @@ from tests.messages import refused_by
 FOUR_ACTIONS = Discrete(4)
 
 
+@pytest.mark.long
 def test_the_carry_holds_the_cells_that_the_arena_counts_as_visited():
     arena = MultiAgentArena(height=3, width=4)
     params = arena.default_params
@@ -57,6 +58,7 @@ def test_the_way_to_the_other_has_one_number_wherever_it_begins():
     assert len({(*way, n) for way, n in zip(ways.tolist(), number.tolist(), strict=True)}) == 35
 
 
+@pytest.mark.long
 def test_the_network_without_memory_reads_the_way_to_the_other_wherever_it_begins():
     model = CellPair(MultiDiscrete((12, 12)), FOUR_ACTIONS, height=3, width=4)
     pairs = jnp.array([[0, 1], [5, 6], [0, 4], [4, 8]])  # twice to the right, twice down

@@ -47,6 +47,7 @@ def test_a_view_turned_to_the_left_turns_the_moves_and_keeps_the_value():
     assert np.ptp(logits, axis=1).min() > 0.1
 
 
+@pytest.mark.long
 def test_a_mirrored_view_is_another():
     model, params = network_and_weights(0)
     obs = views(1)
@@ -67,6 +68,7 @@ def test_a_unit_that_sees_an_evader_above_sees_it_to_each_side_in_turn():
     np.testing.assert_array_equal(layer.apply(params, obs), np.eye(4))
 
 
+@pytest.mark.long
 def test_pursuits_moves_are_quarter_turns_of_each_other_in_what_it_shows():
     env, _ = jaxrl.make("pursuit", n_pursuers=1, n_evaders=1)
     here, alive = jnp.array([[2], [2]]), jnp.array([True])
@@ -76,6 +78,7 @@ def test_pursuits_moves_are_quarter_turns_of_each_other_in_what_it_shows():
         np.testing.assert_array_equal(jnp.rot90(shown(before)), shown(after))
 
 
+@pytest.mark.long
 def test_an_even_view_turns_about_the_pursuers_own_cell():
     model = RotationNetwork(Box(0, 30, (6, 6, 3)), MOVES)
     obs = views(1)[:, :6, :6]

@@ -44,6 +44,7 @@ def policy():
         return trainer.get_policy()
 
 
+@pytest.mark.long
 def test_an_episode_is_played_with_the_observations_that_the_environment_gives(policy):
     env = Forbidding()
     obs, _ = env.reset()
@@ -110,6 +111,7 @@ def recorded(num_steps=6):
     return episode
 
 
+@pytest.mark.long
 def test_cloning_reads_the_masks_that_recorded_observations_hold(tmp_path):
     """One action is possible in each step, so its log-probability is 0."""
     with EpisodeWriter(tmp_path) as writer:
@@ -133,6 +135,7 @@ def test_a_seed_that_is_none_is_refused(policy, seed):
         type(policy)(policy.policy_spec, policy.weights, seed=seed)
 
 
+@pytest.mark.long
 def test_a_learner_acts_and_learns_by_the_masks_in_its_observations():
     """Each step has one possible action, so whoever acts is certain of it."""
     config = jaxrl.PPOConfig(env=Forbidding, num_epochs=1, **SMALL)
@@ -158,6 +161,7 @@ def test_arguments_of_acting_that_are_none_are_named(policy, told, said):
         policy.act(Forbidding().reset()[0], **told)
 
 
+@pytest.mark.long
 def test_arguments_of_loading_that_are_none_are_named(tmp_path):
     config = jaxrl.PPOConfig(env="cartpole", total_env_steps=16, **SMALL)
     with jaxrl.Trainer(config, run_dir=tmp_path / "run", quiet=True, pictures=False) as trainer:

@@ -136,6 +136,7 @@ def test_what_cannot_be_is_refused(trained, act, message):
         act(trained.run_dir)
 
 
+@pytest.mark.long
 def test_one_policy_alone_needs_no_name_and_its_agent_has_any_and_of_several_all_are_named(
     trained, start
 ):

@@ -185,6 +185,7 @@ def test_a_path_that_nobody_announced_has_no_column_which_is_said_once(tmp_path)
     ]
 
 
+@pytest.mark.long
 def test_every_number_of_a_run_with_evaluations_has_its_column(tmp_path, capsys):
     config = SMALL_ARENA.replace(total_env_steps=640)  # whose first episodes end after 20 steps
     path, settings = tmp_path / "run", {"pictures": False, "evaluation_interval": 3}
@@ -407,6 +408,7 @@ test_what_is_no_logger_is_refused_in_one_line_before_anything_is_written = refus
 )
 
 
+@pytest.mark.long
 def test_a_run_is_resumed_with_the_loggers_that_a_file_can_name_and_asks_for_the_others(tmp_path):
     path, settings = tmp_path / "run", {"quiet": True, "pictures": False}
     with Trainer(SMALL_ARENA, run_dir=path, loggers=["jsonl", Lines()], **settings) as trainer:
@@ -660,6 +662,7 @@ def undrawn(monkeypatch):
         monkeypatch.setitem(sys.modules, package, None)
 
 
+@pytest.mark.long
 def test_training_without_the_packages_that_draw_says_what_is_left_out(tmp_path, capsys, undrawn):
     path = tmp_path / "run"
     with Trainer(SMALL_ARENA, run_dir=path) as trainer:
@@ -678,6 +681,7 @@ def test_training_without_the_packages_that_draw_says_what_is_left_out(tmp_path,
     assert (path / "episode.html").exists()  # for which nothing is needed
 
 
+@pytest.mark.long
 def test_a_run_of_an_environment_that_nothing_draws_says_why_it_has_no_picture(tmp_path, capsys):
     config = SMALL_REINFORCE.replace(env="tests.probes:Leavers")
     with Trainer(config, run_dir=tmp_path / "run", loggers=("jsonl",)) as trainer:

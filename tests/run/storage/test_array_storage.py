@@ -36,6 +36,7 @@ def test_arrays_are_written_and_read_by_a_path_that_leads_up_and_through_a_link(
 # A run's folder that goes away
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("how", ["removed", "moved"])
 def test_a_folder_that_is_gone_is_made_again_and_can_be_resumed(
     how, start, resume, tmp_path, capsys
@@ -139,6 +140,7 @@ def test_a_checkpoint_whose_facts_do_not_fit_on_the_disk_leaves_nothing_behind(
 # A reader while a trainer keeps its newest checkpoint alone
 
 
+@pytest.mark.long
 def test_a_reader_meets_a_checkpoint_however_fast_older_ones_are_removed(tmp_path):
     shelf = tmp_path / "checkpoints"
     shelf.mkdir()
@@ -209,6 +211,7 @@ def test_a_damaged_checkpoint_is_refused_at_the_first_reading(tmp_path):
 # The end of training
 
 
+@pytest.mark.long
 def test_pictures_that_a_kill_left_undrawn_are_drawn_where_nothing_is_left_to_train(
     start, resume, tmp_path
 ):
@@ -227,6 +230,7 @@ def test_pictures_that_a_kill_left_undrawn_are_drawn_where_nothing_is_left_to_tr
     assert [path.stat().st_mtime_ns for path in pictures] == drawn  # they are up to date
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number", ["SIGHUP", "SIGTERM"])
 def test_a_signal_ends_training_and_keeps_what_was_learned(number, small, start, tmp_path):
     trainer = start(small.replace(total_env_steps=64 * 10**7), checkpoint_interval_s=None)
@@ -275,6 +279,7 @@ def test_a_signal_while_the_last_checkpoint_is_written_does_not_lose_it(
 # Memory
 
 
+@pytest.mark.long
 def test_writing_keeps_no_memory_for_each_array(tmp_path):
     arrays = {f"part.{i}": np.zeros(2, np.float32) for i in range(100)}
     array_storage.write(tmp_path / "first", arrays)

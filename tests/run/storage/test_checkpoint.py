@@ -136,6 +136,7 @@ def test_an_unfinished_checkpoint_is_no_checkpoint_and_goes_at_the_next_cleaning
     assert sorted(path.name for path in tmp_path.iterdir()) == ["000012"]
 
 
+@pytest.mark.long
 def test_the_newest_are_kept_and_the_best_besides(start, tmp_path):
     trainer = start(checkpoint_frequency=2, keep=2)
     trainer.fit({"training_iteration": 11})
@@ -144,6 +145,7 @@ def test_the_newest_are_kept_and_the_best_besides(start, tmp_path):
     assert len(checkpoint.iterations(folder, best=True)) == 1
 
 
+@pytest.mark.long
 def test_the_best_state_is_the_one_that_was_measured_not_its_successor(small, start, tmp_path):
     """Iteration 4 scores highest, so the best state is that of iteration 3, which played it."""
 
@@ -161,6 +163,7 @@ def test_the_best_state_is_the_one_that_was_measured_not_its_successor(small, st
     assert all(np.array_equal(array, third.arrays[name]) for name, array in best.arrays.items())
 
 
+@pytest.mark.long
 def test_an_evaluated_state_is_itself_the_best(start, tmp_path):
     trainer = start(evaluation_interval=2, evaluation_duration=3)
     trainer.fit({"training_iteration": 5})
@@ -206,6 +209,7 @@ def test_a_checkpoint_that_cannot_be_written_is_said_and_training_goes_on(
     assert "iteration 5" in trainer.stop()
 
 
+@pytest.mark.long
 def test_a_damaged_last_checkpoint_is_refused_with_what_can_be_gone_on_from(
     checkpoints, resume, tmp_path
 ):
@@ -236,6 +240,7 @@ def test_save_returns_the_folder_that_it_wrote(start):
     assert checkpoint.read(path).facts["result"]["training_iteration"] == 1
 
 
+@pytest.mark.long
 def test_a_checkpoint_of_the_first_version_stays_loadable():
     """Written by version 0.1.0 and format 1, after 3 iterations of the small arena.
 
