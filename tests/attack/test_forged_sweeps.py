@@ -13,6 +13,7 @@ from jaxrl.sweeps.population import Population
 from jaxrl.sweeps.trial_batch import BLOCK, TrialBatch
 from jaxrl.sweeps.trials import trials_of
 from tests.attack.forged import forged
+from tests.by_hand import by_hand
 from tests.programs import SMALL_ARENA, SMALL_REINFORCE
 
 pytestmark = [pytest.mark.long, pytest.mark.filterwarnings("ignore:overflow encountered")]
@@ -62,7 +63,7 @@ def refused_or_done(call, what, raw):
         raw.append((what, f"{type(error).__name__}: {error}"[:150]))
 
 
-@pytest.fixture(params=[5, pytest.param(1, marks=pytest.mark.slow)], ids=["a fifth", "all"])
+@pytest.fixture(params=[5, *by_hand(1)], ids=["a fifth", "all"])
 def step(request):
     """Which of the values are tried: each fifth, or all of them."""
     return request.param

@@ -8,6 +8,7 @@ import sys
 import pytest
 
 import jaxrl
+from tests.by_hand import by_hand
 from tests.programs import SMALL_CARTPOLE
 
 QUIET = {"quiet": True, "pictures": False}
@@ -36,7 +37,7 @@ def command(*words, prefix=(), **environment):
 @pytest.mark.process
 @pytest.mark.long
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="homes of Linux")
-@pytest.mark.parametrize("home", ["/dev/null", "/proc", "", "nowhere"])
+@pytest.mark.parametrize("home", ["nowhere", *by_hand("/dev/null", "/proc", "")])
 def test_training_does_without_a_home(home, tmp_path):
     """A file, a folder that nobody can write to, none, and one that is not absolute."""
     status, lines = command(

@@ -13,6 +13,7 @@ import jaxrl
 from jaxrl.outside.workers import pool
 from jaxrl.outside.workers.python_env import make_vector_env
 from tests.attack.test_full_disks import WITHOUT_CACHE
+from tests.by_hand import by_hand
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="limits of a process")
 LIMITED = """
@@ -65,7 +66,7 @@ def assert_goes_on_or_says_one_line(process, before=0):
 
 @pytest.mark.process
 @pytest.mark.long
-@pytest.mark.parametrize("most", [12, 16, 32])
+@pytest.mark.parametrize("most", [16, *by_hand(12, 32)])
 @pytest.mark.parametrize("env", ["cartpole", "gym:CartPole-v1"])
 def test_a_training_with_few_descriptors_goes_on_or_says_one_line(env, most, tmp_path):
     more = ["--workers", 2] if ":" in env else ["--output", tmp_path / "episodes"]
@@ -75,7 +76,7 @@ def test_a_training_with_few_descriptors_goes_on_or_says_one_line(env, most, tmp
 
 @pytest.mark.process
 @pytest.mark.long
-@pytest.mark.parametrize("most", [12, 24, 64])
+@pytest.mark.parametrize("most", [24, *by_hand(12, 64)])
 @pytest.mark.parametrize("env", ["cartpole", "gym:CartPole-v1"])
 def test_a_sweep_with_few_descriptors_goes_on_or_says_one_line(env, most, tmp_path):
     flags = ["--env", env, "--grid", "lr=1e-3,1e-4", "--run-dir", tmp_path / "sweep"]
@@ -85,7 +86,7 @@ def test_a_sweep_with_few_descriptors_goes_on_or_says_one_line(env, most, tmp_pa
 
 @pytest.mark.process
 @pytest.mark.long
-@pytest.mark.parametrize("most", [12, 16, 24, 64])
+@pytest.mark.parametrize("most", [16, *by_hand(12, 24, 64)])
 def test_two_processes_with_few_descriptors_go_on_or_say_one_line_each(most, tmp_path):
     with socket.create_server(("localhost", 0)) as server:
         where = f"localhost:{server.getsockname()[1]}"

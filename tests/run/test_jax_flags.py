@@ -5,6 +5,8 @@ import sys
 
 import pytest
 
+from tests.by_hand import by_hand
+
 PROGRAM = """
 import math, sys
 import jax
@@ -59,11 +61,13 @@ def run_with(*flags):
     [
         "jax_enable_x64=True",
         "jax_numpy_dtype_promotion=strict",
-        "jax_numpy_rank_promotion=raise",
         "jax_debug_nans=True",
-        "jax_default_prng_impl=rbg",
-        "jax_threefry_partitionable=False",
-        "jax_default_matmul_precision=bfloat16",
+        *by_hand(
+            "jax_numpy_rank_promotion=raise",
+            "jax_default_prng_impl=rbg",
+            "jax_threefry_partitionable=False",
+            "jax_default_matmul_precision=bfloat16",
+        ),
     ],
 )
 def test_training_works_under_a_flag_that_others_set(flag):
