@@ -39,7 +39,10 @@ NEEDS = [  # packages that no test needs otherwise, by a script and words of its
 # What others use.
 PARTS = {"outside_training", "peer_stacks", "plain", "programs", "report", "rllib_examples"}
 PEERS = {"offline_rllib", "peer_until", "rllib_peer"}  # they train another library alone
-LONG = {"overhead", "peers", "scaling", "self_play", "soak"}  # over a minute, with --smoke too
+LONG = {  # half a minute and more, with --smoke too
+    *("arena", "engine", "exploration", "fast", "kill_and_resume", "memory", "overhead", "peers"),
+    *("scaling", "self_play", "soak", "startup", "sweeps", "time_to_return", "users_sweep"),
+}
 SCRIPTS = sorted({path.stem for path in FOLDER.glob("*.py")} - PARTS)
 
 
@@ -154,12 +157,12 @@ def in_parts():
 @pytest.mark.docs
 # Gymnasium's own worker processes are forked beside JAX, as in its users' programs.
 @pytest.mark.filterwarnings(r"ignore:os\.fork\(\) was called:RuntimeWarning")
-@pytest.mark.parametrize(("script", "its_commands"), [*in_parts()])
+@pytest.mark.parametrize(("script", "lines"), [*in_parts()])
 def test_a_command_of_a_benchmark_prints_its_table_and_keeps_its_rows(
-    script, its_commands, run, tmp_path, capfd
+    script, lines, run, tmp_path, capfd
 ):
     left_out = []
-    for words in its_commands:
+    for words in lines:
         if package := missing(script, words):
             left_out.append(package)
             continue
@@ -168,7 +171,7 @@ def test_a_command_of_a_benchmark_prints_its_table_and_keeps_its_rows(
             run(script, *words, "--smoke")
             check_tables(capfd.readouterr().out)
             check_rows(tmp_path)
-    if len(left_out) == len(its_commands):
+    if len(left_out) == len(lines):
         pytest.skip(f"{script} needs {left_out[0]}")
 
 

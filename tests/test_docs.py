@@ -25,6 +25,7 @@ from jaxrl.core.registry import SCHEMES, constructor_of
 from jaxrl.core.trust import points_of
 from jaxrl.envs.arena import MultiAgentArena
 from jaxrl.run.recorder import Recorder
+from tests.by_hand import by_hand
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -330,15 +331,20 @@ def runs_on_an_earlier_page(page, command, words):
     return FIRST.get((command, *words), page) != page
 
 
+IN_CI = [ROOT / "README.md"]  # the commands of the other pages run with -m slow
+IN_CI += [DOCS / f"{name}.md" for name in ("command-line", "episodes", "getting-started", "sweeps")]
+IN_CI += [DOCS / f"{name}.md" for name in ("evaluation", "export", "publishing", "replay", "watch")]
+OTHER_PAGES = [page for page in PAGES if page not in IN_CI]
 FIRST = {  # {a command with its words: the first page that has it}
     (command, *shorter(command, words)): page
-    for page in reversed([page for page in PAGES if name_of(page) not in NEEDS])
+    for page in reversed([*IN_CI, *OTHER_PAGES])
+    if name_of(page) not in NEEDS
     for command, words in commands(page.read_text(encoding="utf-8"))
 }
 
 
 @pytest.mark.docs
-@pytest.mark.parametrize("page", PAGES, ids=name_of)
+@pytest.mark.parametrize("page", [*IN_CI, *by_hand(*OTHER_PAGES)], ids=name_of)
 def test_the_commands_of_a_page_run(page, folder, arena_run, monkeypatch):
     """Each one on the same run of the arena, whatever those before it trained."""
     skip_without_extras(page)

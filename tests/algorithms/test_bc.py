@@ -154,6 +154,7 @@ def sampled(config, number, explore=True):
         return trainer.sample(number, explore=explore)
 
 
+@pytest.mark.slow
 @pytest.mark.long
 def test_each_agents_steps_go_to_its_policy_also_of_those_that_join_late_or_leave(tmp_path):
     for env in (Joining(), Leavers()):

@@ -140,6 +140,7 @@ def test_a_stop_criterion_may_be_the_win_rate_against_a_member(trained):
     assert trainer.fit({"env_runners/opponents/random/win_rate": 0.0})["training_iteration"] == 7
 
 
+@pytest.mark.slow
 @pytest.mark.long
 def test_evaluation_names_whom_it_plays_against(trained):
     trainer, _ = trained
@@ -254,6 +255,7 @@ def test_a_run_resumes_with_other_settings_of_its_pool_but_not_with_other_member
         Trainer.from_checkpoint(config=others, **again)
 
 
+@pytest.mark.slow
 @pytest.mark.long
 def test_opponents_with_memory_learn_on_two_devices_what_they_learn_on_one():
     memory = {"use_lstm": True, "lstm_cell_size": 4, "max_seq_len": 8}
@@ -496,6 +498,7 @@ def test_a_pool_needs_a_policy_that_is_not_trained_and_one_alike_that_is():
         several.build()
 
 
+@pytest.mark.slow
 @pytest.mark.long
 def test_an_opponent_from_a_run_must_fit_and_is_read_by_a_trainer_alone(trained, tmp_path):
     trainer, _ = trained

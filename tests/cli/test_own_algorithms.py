@@ -109,6 +109,7 @@ def test_help_shows_the_flags_of_an_own_algorithm(command, flag, capsys):
     assert flag in shown
 
 
+@pytest.mark.slow
 @pytest.mark.long
 def test_an_own_algorithm_trains_resumes_sweeps_and_is_evaluated(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)

@@ -114,6 +114,7 @@ def pair():
         yield trainer
 
 
+@pytest.mark.slow
 @pytest.mark.long
 def test_agents_may_have_mixed_actions_of_different_kinds(pair):
     first, last = pair.train(), pair.fit()
@@ -139,6 +140,7 @@ def test_files_of_several_agents_keep_their_actions(pair, tmp_path):
             assert is_equal(space, *actions)
 
 
+@pytest.mark.slow
 @pytest.mark.long
 def test_a_learner_of_several_agents_learns_from_what_it_acts(pair):
     spaces = {agent: ROW for agent in Pair.agents}, {"pusher": MOVES, "puller": PULLS}

@@ -28,6 +28,7 @@ from jaxrl.sweeps.placement import SPLIT, lanes_of
 from jaxrl.sweeps.sweep_folder import SweepFolder
 from jaxrl.sweeps.trials import groups_of, trials_of
 from jaxrl.sweeps.vmapped import MemberSpec, Numbers, State, is_finite, update_member
+from tests.by_hand import by_hand
 from tests.programs import SMALL_ARENA, SMALL_CARTPOLE, SMALL_REINFORCE
 from tests.run.test_divergence import FAULTY
 
@@ -121,7 +122,7 @@ def remembering(tmp_path_factory):
     return done
 
 
-@pytest.mark.parametrize("trials", ["rates", "remembering"])
+@pytest.mark.parametrize("trials", ["rates", *by_hand("remembering")])
 @pytest.mark.long
 def test_a_member_equals_its_single_training_and_its_result_is_the_trainers(trials, request):
     for outcome in request.getfixturevalue(trials).outcomes:

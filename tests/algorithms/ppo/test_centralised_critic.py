@@ -12,6 +12,7 @@ from jaxrl.algorithms.bc.config import BCConfig
 from jaxrl.core.spaces import Box, Dict, Discrete, MultiDiscrete
 from jaxrl.models.policy_spec import PolicyInputs
 from jaxrl.run.storage.checkpoint import named_arrays
+from tests.by_hand import by_hand
 from tests.messages import refused, refused_by
 from tests.probes import Joining, Leavers, Params, Plain, SeveralAgents, State, Twins
 from tests.programs import SMALL, SMALL_ARENA
@@ -78,7 +79,8 @@ def played(config, num_updates=1):
 
 
 @pytest.mark.parametrize(
-    "settings", [{"observation_filter": "MeanStdFilter"}, {"use_gru": True, "lstm_cell_size": 8}]
+    "settings",
+    [{"observation_filter": "MeanStdFilter"}, *by_hand({"use_gru": True, "lstm_cell_size": 8})],
 )
 @pytest.mark.long
 def test_a_critic_that_is_shown_the_own_observation_is_ppo_to_the_bit(settings):
@@ -237,6 +239,7 @@ def test_integers_are_joined_in_the_agents_order():
     np.testing.assert_array_equal(first, [[0, 15, 15, 0]] * 2)  # both policies' critics
 
 
+@pytest.mark.slow
 @pytest.mark.long
 def test_policies_act_are_loaded_and_exported_without_what_the_critic_sees(tmp_path):
     memory = {"use_gru": True, "lstm_cell_size": 8}

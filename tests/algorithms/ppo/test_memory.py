@@ -290,6 +290,7 @@ def test_a_minibatch_has_as_many_rows_as_asked_to_the_nearest_sequence_of_each_b
         assert f"{rows // 20} sequences of 20 steps" in config.describe()
 
 
+@pytest.mark.slow
 @pytest.mark.long
 def test_a_run_with_actions_left_open_goes_on_bit_for_bit_and_over_two_devices(tmp_path):
     """The first rollout, of 4 steps, ends in the pause of `late`.
@@ -350,6 +351,7 @@ def recalling():
     return trainer
 
 
+@pytest.mark.slow
 @pytest.mark.long
 def test_a_cue_is_recalled_by_memory_alone(recalling):
     returned = recalling.last_result["env_runners"]["agent_episode_returns_mean"]

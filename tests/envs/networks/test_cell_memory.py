@@ -97,6 +97,7 @@ def test_the_arenas_tuned_settings_name_both_for_their_own_grid(grid):
     assert hunters_grid == grid
 
 
+@pytest.mark.slow
 @pytest.mark.long
 def test_a_run_of_it_loads_without_trust_and_remembers_until_it_is_reset(tmp_path):
     sizes = {"num_envs": 4, "rollout_length": 16, "minibatch_size": 32, "total_env_steps": 64}
