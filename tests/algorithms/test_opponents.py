@@ -183,6 +183,7 @@ def test_a_saved_run_names_the_opponents_that_it_has(trained, tmp_path):
         evaluate(tmp_path / "run", opponent="random")
 
 
+@pytest.mark.slow
 @pytest.mark.long
 def test_a_function_without_a_name_is_given_again_to_play_a_saved_run(tmp_path):
     fixed = {"lambda": lambda obs, key: first_free(obs, key), "any": "random"}

@@ -69,14 +69,19 @@ def step(request):
     return request.param
 
 
-def attacked(source, folder, file, resume, tree, depth=9):
+def attacked(source, folder, file, resume, tree, depth=9, step=1):
     """Resumes copies of a folder in which one value of a file was changed each time."""
-    raw, text = [], json.dumps
+    raw = []
     shutil.copytree(source, folder)
-    for place in [place for place in places(tree) if len(place) <= depth]:
-        for value in VALUES[len(place) % 2 :: 2] if len(place) > 2 else VALUES:
-            (folder / file).write_text(text(changed(tree, place, value)) + "\n")
-            refused_or_done(lambda: resume(folder), (".".join(map(str, place)), value), raw)
+    tried = [
+        (place, value)
+        for place in places(tree)
+        if len(place) <= depth
+        for value in (VALUES[len(place) % 2 :: 2] if len(place) > 2 else VALUES)
+    ]
+    for place, value in tried[::step]:
+        (folder / file).write_text(json.dumps(changed(tree, place, value)) + "\n")
+        refused_or_done(lambda: resume(folder), (".".join(map(str, place)), value), raw)
     return raw
 
 
@@ -166,7 +171,7 @@ def test_every_value_of_a_pool(tmp_path, step):
     assert raw == []
 
 
-def test_every_value_of_a_block_that_ray_tune_keeps(tmp_path):
+def test_every_value_of_a_block_that_ray_tune_keeps(tmp_path, step):
     made = lambda: TrialBatch(
         trials_of(SHORT, [{"lr": 1e-3}, {"lr": 1e-2}], 1), metric="env_runners/episode_return_mean"
     )
@@ -175,5 +180,5 @@ def test_every_value_of_a_block_that_ray_tune_keeps(tmp_path):
     block.save(tmp_path / "block")
     facts = json.loads((tmp_path / "block" / BLOCK).read_text())
     resume = lambda folder: block.load(folder)
-    raw = attacked(tmp_path / "block", tmp_path / "copy", BLOCK, resume, facts, depth=2)
+    raw = attacked(tmp_path / "block", tmp_path / "copy", BLOCK, resume, facts, 2, step)
     assert raw == []

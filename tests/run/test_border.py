@@ -369,6 +369,7 @@ def mixing():
         yield trainer
 
 
+@pytest.mark.slow
 @pytest.mark.long
 def test_an_environment_of_jax_with_actions_of_mixed_kinds_is_learned_and_replayed(mixing):
     jaxrl.check_env(Mixing())

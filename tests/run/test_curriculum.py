@@ -36,6 +36,7 @@ def heavier(result, task):
 HEAVIER = CARTPOLE.replace(env_task_fn=f"{HERE}:heavier", env_task_interval=3)
 
 
+@pytest.mark.slow
 @pytest.mark.long
 def test_what_was_drawn_is_reported_and_evaluation_draws_too(start, tmp_path):
     trainer = start(RANDOMISED)

@@ -261,6 +261,7 @@ def test_policies_act_are_loaded_and_exported_without_what_the_critic_sees(tmp_p
     assert np.any(episodes[0].agent_episodes["agent1"].get_extra_model_outputs("vf_preds") != 0)
 
 
+@pytest.mark.slow
 @pytest.mark.long
 def test_a_filter_normalises_the_numbers_of_all_that_a_critic_of_several_spaces_sees():
     by_policy = {"state": {"observation_filter": "MeanStdFilter"}}

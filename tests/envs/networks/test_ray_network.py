@@ -65,6 +65,7 @@ test_what_it_cannot_read_is_refused_in_one_line = refused_by(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.long
 def test_a_run_that_names_it_is_loaded_without_trust(tmp_path):
     small = {"num_envs": 2, "rollout_length": 4, "minibatch_size": 8, "num_epochs": 1}
