@@ -1,8 +1,8 @@
-"""Values of a parameter that `.ci/run` leaves out for their time."""
+"""Values of a parameter that `.ci/run` leaves out to save time."""
 
 import pytest
 
 
 def by_hand(*values):
-    """Values that `-m slow` alone tries: others of the same parameter stand for them."""
+    """Values that only `-m slow` tries: the others of the parameter stand for them in CI."""
     return [pytest.param(value, marks=pytest.mark.slow) for value in values]

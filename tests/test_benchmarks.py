@@ -146,7 +146,7 @@ def missing(script, words):
 
 
 def in_parts():
-    """(script, its commands): the first of each script alone: all take half an hour."""
+    """(script, its commands): the first of a script apart from the others, which take long."""
     for script in sorted(set(SCRIPTS) - PEERS - {"readme_output"}):
         (first, *others), slow = COMMANDS[script], pytest.mark.slow
         yield pytest.param(script, [first], marks=[slow] * (script in LONG), id=script)

@@ -17,7 +17,7 @@ from tests.programs import SMALL_REINFORCE
 
 pytestmark = pytest.mark.long
 SHORT = SMALL_REINFORCE.replace(total_env_steps=300)
-TIMES = 6  # that each file is damaged
+TIMES = 16  # that each file is damaged
 PIECES = (b"null", b"-1", b"1e999", b"9" * 400, b'"', b"[[", b"{}", b"\n", b"NaN", b"true")
 PBT = jaxrl.PopulationBasedTraining(perturbation_interval=1)
 SPACES = {"sweep": {"lr": [1e-3, 1e-4]}, "population": {"lr": jaxrl.loguniform(1e-4, 1e-2)}}

@@ -99,7 +99,7 @@ def test_every_value_of_a_sweeps_plan(swept, tmp_path, monkeypatch):
     assert attacked(swept, tmp_path / "sweep", "sweep.json", resume, plan) == []
 
 
-def test_every_value_of_a_sweeps_results(swept, tmp_path, step):
+def test_values_of_a_sweeps_results(swept, tmp_path, step):
     line = json.loads((swept / "results.jsonl").read_text().splitlines()[0])
     first = [place for place in line if place != "result"]
     raw = []
@@ -112,7 +112,7 @@ def test_every_value_of_a_sweeps_results(swept, tmp_path, step):
     assert raw == []
 
 
-def test_every_value_of_a_populations_members(tmp_path, monkeypatch, step):
+def test_values_of_a_populations_members(tmp_path, monkeypatch, step):
     path = tmp_path / "population"
     pbt = jaxrl.PopulationBasedTraining(perturbation_interval=1)
     space = {"lr": jaxrl.loguniform(1e-4, 1e-2)}
@@ -146,7 +146,7 @@ def test_every_value_of_a_populations_members(tmp_path, monkeypatch, step):
     assert raw == []
 
 
-def test_every_value_of_a_pool(tmp_path, step):
+def test_values_of_a_pool(tmp_path, step):
     pool = {"size": 2, "every": 1, "fixed": {"drunk": "random"}}
     config = SMALL_ARENA.replace(
         policies="per-agent", policies_to_train=["agent1"], opponents=pool, total_env_steps=64
@@ -171,7 +171,7 @@ def test_every_value_of_a_pool(tmp_path, step):
     assert raw == []
 
 
-def test_every_value_of_a_block_that_ray_tune_keeps(tmp_path, step):
+def test_values_of_a_block_that_ray_tune_keeps(tmp_path, step):
     made = lambda: TrialBatch(
         trials_of(SHORT, [{"lr": 1e-3}, {"lr": 1e-2}], 1), metric="env_runners/episode_return_mean"
     )
