@@ -3,17 +3,18 @@
 Each function compiles and returns another that does a fixed amount of work and waits for it.
 """
 
-import itertools
 import math
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import kernels
 from jax.sharding import PartitionSpec
 
-from jaxrl import PPOConfig, make
+from jaxrl import PPOConfig, make, make_train
 from jaxrl.core.env import lift, raw_reset, raw_step
 from jaxrl.core.fast_prng import to_fast_key, to_standard_key
 from jaxrl.core.spaces import Discrete
@@ -25,7 +26,15 @@ from jaxrl.sweeps.trial_state import numbers_for
 from jaxrl.sweeps.trials import groups_of, trials_of
 from jaxrl.sweeps.vmapped import program_of as program_of_members
 
-Work = Callable[[], object]
+
+class Work(NamedTuple):
+    """Some work, which each call does and waits for, and the compiled program that it is of."""
+
+    run: Callable[[], object]
+    compiled: jax.stages.Compiled
+
+    def __call__(self) -> object:
+        return self.run()
 
 
 def stepping(name: str, env_args: dict, num_envs: int, num_steps: int, devices: int = 1) -> Work:
@@ -66,7 +75,7 @@ def stepping(name: str, env_args: dict, num_envs: int, num_steps: int, devices: 
         run, mesh=mesh_of(devices), in_specs=everywhere, out_specs=split, check_vma=False
     )
     compiled, number = jax.jit(run).lower(0).compile(), iter(range(2**31))
-    return lambda: jax.block_until_ready(compiled(next(number)))
+    return Work(lambda: jax.block_until_ready(compiled(next(number))), compiled)
 
 
 def random_actions(space, key, shape):
@@ -108,7 +117,7 @@ def collecting(config: PPOConfig, rollouts: int, devices: int = 1) -> Work:
         check_vma=False,
     )
     compiled = jax.jit(lambda key: run(plain.init(key, config.hypers()))).lower(key).compile()
-    return lambda: jax.block_until_ready(compiled(key))
+    return Work(lambda: jax.block_until_ready(compiled(key)), compiled)
 
 
 def training(config: PPOConfig, devices: int = 1) -> Work:
@@ -122,7 +131,10 @@ def training(config: PPOConfig, devices: int = 1) -> Work:
     )
     executable.compile(start=True)
     runner = executable.start(key, hypers, setup.env_params)
-    return lambda: executable.chunk(runner, hypers, setup.env_params, None, config.num_updates)
+    return Work(
+        lambda: executable.chunk(runner, hypers, setup.env_params, None, config.num_updates),
+        executable.chunk_program,
+    )
 
 
 def whole(train: Callable, seeds: int = 1, devices: int = 1) -> Work:
@@ -136,10 +148,10 @@ def whole(train: Callable, seeds: int = 1, devices: int = 1) -> Work:
             train, mesh=mesh_of(devices), in_specs=split, out_specs=split, check_vma=False
         )
     compiled = jax.jit(train).lower(key).compile()
-    return lambda: jax.block_until_ready(compiled(key))
+    return Work(lambda: jax.block_until_ready(compiled(key)), compiled)
 
 
-def sweeping(config: PPOConfig, members: int, devices: int = 1) -> Work:
+def sweeping(config: PPOConfig, members: int, devices: int = 1) -> Callable[[], object]:
     """A sweep's program for so many seeds, split over the devices: all of their updates."""
     group = groups_of(trials_of(config, [{}], members))[0]
     numbers = numbers_for(group.trials, [config.num_updates] * members, [])
@@ -147,34 +159,29 @@ def sweeping(config: PPOConfig, members: int, devices: int = 1) -> Work:
     return lambda: program.chunk(program.start(numbers), numbers, config.num_updates)
 
 
-def product(rows: int, width: int, flops: float = 2e9) -> tuple[Work, float]:
+def product(
+    rows: int, width: int, flops: float = 2e9, dtype: str = "float32"
+) -> tuple[Work, float]:
     """(a product [rows, width] @ [width, width] repeated for about `flops`, its operations)."""
     times = max(1, round(flops / (2 * rows * width**2)))
-    weights = jnp.eye(width)
+    weights = jnp.eye(width, dtype=dtype)
 
     def run(x):
         return jax.lax.fori_loop(0, times, lambda _, x: x @ weights, x)
 
-    x = jnp.ones((rows, width))
+    x = jnp.ones((rows, width), dtype)
     compiled = jax.jit(run).lower(x).compile()
-    return lambda: jax.block_until_ready(compiled(x)), times * 2 * rows * width**2
+    work = Work(lambda: jax.block_until_ready(compiled(x)), compiled)
+    return work, times * 2 * rows * width**2
 
 
 def flops_of(config: PPOConfig) -> float:
-    """Operations in products for an environment step of one agent with two networks.
-
-    Two for each weight to play, four more for its gradients in each epoch; none for the
-    observations' gradients.
-    """
-    policy_spec = config.build().policy_specs[0]
-    sizes = (policy_spec.observation_space.size, *config.fcnet_hiddens)
-    hidden = sum(a * b for a, b in itertools.pairwise(sizes))
-    weights = 2 * hidden + sizes[-1] * (policy_spec.action_space.n + 1)
-    return 2 * weights + config.num_epochs * (6 * weights - 2 * 2 * sizes[0] * sizes[1])
+    """Operations in products for an environment step, as the program of the training has them."""
+    return kernels.flops(make_train(config), jax.random.key(0)) / config.total_env_steps
 
 
 def in_turns(
-    works: dict[str, Work], steps: dict[str, int] | int, turns: int
+    works: Mapping[str, Callable[[], object]], steps: dict[str, int] | int, turns: int
 ) -> dict[str, list[float]]:
     """Steps/s of each work in each turn; the first one warms up and does not count."""
     rates = {name: [] for name in works}

@@ -14,6 +14,7 @@ import sys
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -37,7 +38,8 @@ NEEDS = [  # packages that no test needs otherwise, by a script and words of its
     ("search", "", "optuna"),
 ]
 # What others use.
-PARTS = {"outside_training", "peer_stacks", "plain", "programs", "report", "rllib_examples"}
+PARTS = {"kernels", "outside_training", "peer_stacks", "plain", "programs", "report"}
+PARTS |= {"rllib_examples"}
 PEERS = {"offline_rllib", "peer_until", "rllib_peer"}  # they train another library alone
 LONG = {  # half a minute and more, with --smoke too
     *("arena", "engine", "exploration", "fast", "kill_and_resume", "memory", "overhead", "peers"),
@@ -217,3 +219,90 @@ def test_every_benchmark_knows_its_smallest_form(script):
     text = (FOLDER / f"{script}.py").read_text(encoding="utf-8")
     assert re.search(r"report\.(arguments_of|Parser)\(", text)
     assert "--smoke" not in text
+
+
+PROGRAM = """HloModule jit_f, entry_computation_layout={(f32[4]{0})->f32[4]{0}}
+
+%fused (p: f32[4]) -> f32[4] {
+  %p = f32[4]{0} parameter(0)
+  ROOT %sine = f32[4]{0} sine(%p)
+}
+
+%body (carry: (s32[], f32[4])) -> (s32[], f32[4]) {
+  %carry = (s32[], /*index=1*/f32[4]{0}) parameter(0)
+  %x = f32[4]{0} get-tuple-element(%carry), index=1
+  %once = f32[4]{0:T(8,128)} fusion(%x), kind=kLoop, calls=%fused
+  %twice = f32[4]{0} dot(%once, %once)
+  ROOT %next = (s32[], f32[4]{0}) tuple(%x, %twice)
+}
+
+%longer (p: f32[4]) -> f32[4] {
+  %a = f32[4]{0} copy(%p)
+  ROOT %b = f32[4]{0} custom-call(%a), custom_call_target="xla_ffi_python_gpu_callback"
+}
+
+%shorter (p: f32[4]) -> f32[4] {
+  ROOT %p = f32[4]{0} parameter(0)
+}
+
+ENTRY %main (x: f32[4]) -> f32[4] {
+  %x = f32[4]{0} parameter(0)
+  %known = (s32[]) while(%x), body=%body, backend_config={"known_trip_count":{"n":"7"}}
+  %unknown = (s32[], f32[4]{0}) while(%known), condition=%c, body=%body
+  %one = f32[4]{0} conditional(%i, %x, %x), branch_computations={%shorter, %longer}
+  ROOT %last = f32[4]{0} call(%one), to_apply=%longer
+}
+"""
+
+
+def test_the_launches_of_a_program_are_counted_with_the_trips_of_its_loops(modules):
+    found = modules("kernels").launches(PROGRAM)
+    # Two in each of 7 trips, two in the loop of unknown length, two in a branch and in the call.
+    assert found.kernels == 7 * 2 + 2 + 2 + 2
+    assert found.loops == 7 + 1
+    assert (found.kinds["while"], found.kinds["dot"], found.kinds["host callbacks"]) == (2, 1, 1)
+
+
+def test_two_more_trips_of_a_compiled_loop_launch_two_more_bodies(modules):
+    kernels = modules("kernels")
+
+    def looped(trips):
+        step = lambda x, _: (jnp.sin(x @ x), None)
+        return lambda x: jax.lax.scan(step, x, length=trips)[0]
+
+    found = [
+        kernels.launches(jax.jit(looped(trips)).lower(jnp.eye(8)).compile().as_text())
+        for trips in (1000, 1002)
+    ]
+    in_a_trip = (found[1].kernels - found[0].kernels) / 2
+    assert in_a_trip >= 2  # the product and the sine
+    assert in_a_trip * 1000 <= found[0].kernels <= in_a_trip * 1001 + 10
+    # A product of n x n by n x n takes 2 n**3 operations.
+    assert kernels.flops(looped(1000), jnp.eye(8)) == 1000 * 2 * 8**3
+
+
+def test_operations_are_those_of_products_and_convolutions(modules):
+    def convolved(picture, kernel):
+        first = jax.lax.conv_general_dilated(picture, kernel, (1, 1), "VALID")
+        return jax.lax.cond(first.sum() > 0, lambda x: x @ x, lambda x: x, jnp.eye(3))
+
+    picture, kernel = jnp.ones((2, 3, 10, 10)), jnp.ones((5, 3, 4, 4))
+    in_convolution = 2 * (2 * 5 * 7 * 7) * (3 * 4 * 4)
+    assert modules("kernels").flops(convolved, picture, kernel) == in_convolution + 2 * 3**3
+
+
+def test_the_time_in_which_a_card_is_busy_counts_what_overlaps_once(modules):
+    assert modules("gpu").covered([(0, 4), (2, 6), (3, 5), (10, 11)]) == 7
+
+
+@pytest.mark.parametrize(
+    ("found", "named"),
+    [
+        ({"kernel_us": 3.0, "of_peak": 0.01, "busy": None}, "launches"),
+        ({"kernel_us": 3.0, "of_peak": 0.01, "busy": 0.9}, "memory"),
+        ({"kernel_us": 90.0, "of_peak": 0.6, "busy": 0.95}, "products"),
+        ({"kernel_us": 90.0, "of_peak": 0.6, "busy": 0.3}, "launches"),
+    ],
+)
+def test_what_limits_a_training_on_a_card_is_named(found, named, modules):
+    assert modules("gpu").limit(**found) == named

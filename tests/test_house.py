@@ -78,7 +78,7 @@ MAY_IMPORT = {
         "sweeps",
     },  # its configurations; RLlib is not imported
     "adapters/fast": set(),
-    "adapters/wrapping": {"core"},
+    "adapters/wrapping": {"core", "adapters/fast"},
     "adapters/from": {"core", "adapters/fast", "adapters/wrapping"},
     "adapters/to": EVERYTHING,
     "adapters": set(),  # its __init__.py

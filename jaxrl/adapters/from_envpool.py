@@ -16,6 +16,7 @@ from flax import struct
 from jax.experimental import io_callback
 
 from jaxrl.adapters import wrapping
+from jaxrl.adapters.fast import WithFastChanges
 from jaxrl.core.batched_env import BatchedEnvironment
 from jaxrl.core.errors import UsageError, brief, reason_of
 from jaxrl.core.fields import without
@@ -63,7 +64,7 @@ class Ticket(struct.PyTreeNode):
     truncated: jax.Array  # bool  the time limit ended the episode
 
 
-class EnvPool(BatchedEnvironment):
+class EnvPool(WithFastChanges, BatchedEnvironment):
     """A task of EnvPool. Each object has pools of its own, one for each number of copies.
 
     Observations in float64 become float32, and images have their channels last.

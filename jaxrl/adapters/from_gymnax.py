@@ -17,7 +17,7 @@ import numpy as np
 from flax import struct
 
 from jaxrl.adapters import wrapping
-from jaxrl.adapters.fast import fast_changes
+from jaxrl.adapters.fast import WithFastChanges
 from jaxrl.core.env import Environment
 from jaxrl.core.errors import UsageError
 from jaxrl.core.fields import only
@@ -56,7 +56,7 @@ def adapt(name: str | None, make: Any, env: Any) -> Any:
     return kind(env, wrapping.name_of(name, env), wrapping.identity_of(make))
 
 
-class GymnaxEnvironment(Environment):
+class GymnaxEnvironment(WithFastChanges, Environment):
     """An environment of gymnax, with our spaces and constant array types.
 
     Args:
@@ -79,10 +79,6 @@ class GymnaxEnvironment(Environment):
     @property
     def name(self) -> str:
         return self._name
-
-    @property
-    def fast_changes(self) -> dict[str, Any]:
-        return fast_changes(self.name)
 
     @property
     def default_params(self):

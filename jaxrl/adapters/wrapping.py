@@ -22,6 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
+from jaxrl.adapters.fast import WithFastChanges
 from jaxrl.core.env import Environment, MultiAgentEnvironment
 from jaxrl.core.errors import UsageError, brief, explained, is_installed, reason_of, unknown_name
 from jaxrl.core.fields import FLOAT32, as_count, as_number, field_values
@@ -343,7 +344,7 @@ def _no_limit(limit: Any) -> np.generic:
     return np.int32(NO_LIMIT) if is_whole else np.float32(NO_LIMIT)
 
 
-class Wrapped:
+class Wrapped(WithFastChanges):
     """Name, equality and clock of a library's environment.
 
     Two are equal if class, name and arguments are: equal environments share compiled programs.

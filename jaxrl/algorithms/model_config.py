@@ -15,7 +15,7 @@ from jaxrl.models.model import MODEL, num_parameters
 from jaxrl.models.network_inputs import CHANNELS, FILTERS, OWN, SOURCES, CriticSpec, InputsSpec
 from jaxrl.models.networks import check_initializers, network_of
 from jaxrl.models.policy_spec import PolicySpec
-from jaxrl.ops.distributions import ACTION_DISTRIBUTIONS
+from jaxrl.ops.distributions import ACTION_DISTRIBUTIONS, MAX_LOG_STD
 from jaxrl.ops.exploration import EXPLORATION, check_exploration, exploration_of, read_exploration
 
 
@@ -103,6 +103,11 @@ class NetworkSettings:
         False,
         "whether the log-std of Box actions is a parameter, not an output of the network",
         flag,
+    )
+    log_std_init: float = setting(
+        0.0,
+        "first value of that parameter: actions begin with a standard deviation of exp of it",
+        number(-MAX_LOG_STD, MAX_LOG_STD),
     )
     conv_filters: Any = setting(
         None,

@@ -44,8 +44,9 @@ class MLP:
         "orthogonal"  gain sqrt(2), 0.01 for the logits, 1 for the value; biases 0 (Andrychowicz et
                       al. 2021)
     free_log_std:
-        whether the log-std of a Box's actions is a separate parameter, at first 0, and not an
-        output
+        whether the log-std of a Box's actions is a separate parameter, and not an output
+    log_std_init:
+        that parameter's first value
     action_distribution:
         of a Box's actions, from ACTION_DISTRIBUTIONS
     value_space:
@@ -62,6 +63,7 @@ class MLP:
     vf_share_layers: bool = False
     initializer: str = "uniform"
     free_log_std: bool = False
+    log_std_init: float = 0.0
     action_distribution: str = "gaussian"
     value_space: Space | None = None
     head_hiddens: tuple[int, ...] = ()
@@ -76,6 +78,11 @@ class MLP:
         if self.free_log_std and self.action_distribution == "beta":
             raise UsageError(
                 "free_log_std=True does not fit action_distribution='beta', which has no log-std"
+            )
+        if self.log_std_init and not self.free_log_std:
+            raise UsageError(
+                f"log_std_init={self.log_std_init} needs free_log_std=True: without it the log-std "
+                "is an output of the network"
             )
 
     def init(self, key: Key) -> PyTree:
@@ -96,7 +103,7 @@ class MLP:
                 gain = last_gains[part] if i == len(layers) - 1 else math.sqrt(2)
                 params[part].append(draw_layer(next(noise), shape, gain, self.initializer))
         if self.free_log_std:
-            params["log_std"] = jnp.zeros(num_log_stds(self.action_space))
+            params["log_std"] = jnp.full(num_log_stds(self.action_space), self.log_std_init)
         return params
 
     def apply(self, params: PyTree, obs: PyTree) -> tuple[Distribution, jax.Array]:

@@ -75,6 +75,7 @@ def _with_memory(
         activation=config.fcnet_activation,
         initializer=config.fcnet_kernel_initializer,
         free_log_std=config.free_log_std,
+        log_std_init=config.log_std_init,
         action_distribution=config.action_distribution,
     )
     return RecurrentNetwork(torso, core, heads, config.vf_share_layers, value_torso)
@@ -118,6 +119,7 @@ def _layers(
         "vf_share_layers": vf_share_layers,
         "initializer": config.fcnet_kernel_initializer,
         "free_log_std": config.free_log_std,
+        "log_std_init": config.log_std_init,
         "action_distribution": config.action_distribution,
     }
     if config.conv_filters is None:

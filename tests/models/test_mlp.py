@@ -16,6 +16,7 @@ from jaxrl.ops.continuous import Beta, DiagGaussian, SquashedGaussian
 from tests.messages import refused_by
 
 KEY = jax.random.key(0)
+FIVE, TWO = Box(-1.0, 1.0, (5,)), Box(-1.0, 1.0, (2,))
 ACTIONS = Discrete(3)
 SPACES = [
     Discrete(6),
@@ -113,6 +114,12 @@ def test_the_log_std_of_box_actions_is_an_output_or_a_parameter_of_its_own():
     np.testing.assert_allclose(distribution.log_std, np.tile([[0.5, -0.5]], (9, 1)))
 
 
+def test_a_gaussian_begins_with_the_standard_deviation_of_log_std_init():
+    model = MLP(FIVE, TWO, (8,), free_log_std=True, log_std_init=-2.0)
+    distribution, _ = model.apply(model.init(KEY), jnp.ones((9, 5)))
+    np.testing.assert_allclose(distribution.log_std, np.full((9, 2), -2.0))
+
+
 @pytest.mark.parametrize(
     ("kind", "made"),
     [("gaussian", DiagGaussian), ("beta", Beta), ("squashed_gaussian", SquashedGaussian)],
@@ -128,7 +135,6 @@ def test_the_distribution_of_box_actions_is_the_one_that_is_asked_for(kind, made
     assert [leaf.shape for leaf in jax.eval_shape(look)] == [(9, 2), (9,), (9,)]
 
 
-FIVE, TWO = Box(-1.0, 1.0, (5,)), Box(-1.0, 1.0, (2,))
 BETA = {"action_distribution": "beta"}
 FREE = {"free_log_std": True}
 test_what_does_not_fit_the_actions_is_refused = refused_by(
@@ -137,6 +143,7 @@ test_what_does_not_fit_the_actions_is_refused = refused_by(
         (FIVE, Discrete(2), BETA, "'beta' needs Box actions with finite bounds, not Disc"),
         (FIVE, TWO, BETA | FREE, "free_log_std=True does not fit action_distribution='beta'"),
         (FIVE, Discrete(2), FREE, "free_log_std=True needs Box actions, not Discrete"),
+        (FIVE, TWO, {"log_std_init": -1.0}, "log_std_init=-1.0 needs free_log_std=True"),
         (Discrete(3), Box(0, 5, (0,)), {}, "not supported; allowed"),
     ],
 )

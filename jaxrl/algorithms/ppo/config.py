@@ -213,7 +213,7 @@ class PPOConfig(AlgorithmConfig):
         """
         chosen: Mapping[str, Any] = read_settings(changes, NETWORK, cls.__name__)
         plain = cls(env=env, env_args=env_args, policies=chosen.get("policies"))
-        return plain.replace(**{**chosen, **fast_settings(plain.setup(), chosen)})
+        return plain.replace(**{**chosen, **fast_settings(plain, chosen)})
 
     def replace(self, **changes: Unpack[PPOKeywords]) -> "PPOConfig":
         """A copy with `changes`; of the three sizes, those not named follow from those that are."""

@@ -11,6 +11,7 @@ from typing import Any
 
 import jax
 
+from jaxrl.algorithms.ppo.tuned import TOTAL, stretched
 from jaxrl.algorithms.validators import DEFAULT_SIZES, per_policy, resolve_sizes
 from jaxrl.core.fields import INT64, as_count, count, without
 from jaxrl.core.frozen import freeze
@@ -44,13 +45,14 @@ SMALL_IMAGE_SETTINGS = {"fcnet_activation": "relu", "entropy_coeff": 0.01}
 LARGE_IMAGE_FILTERS = ((16, 8, 4), (32, 4, 2))
 
 
-def fast_settings(setup: Any, changes: Mapping[str, Any]) -> dict[str, Any]:
+def fast_settings(plain: Any, changes: Mapping[str, Any]) -> dict[str, Any]:
     """The settings for an environment; none depends on the machine, so seeds mean the same.
 
-    An environment's `fast_changes` count as given, unless the user gives others.
+    An environment's `fast_changes` count as given, unless the user gives others; their schedules
+    reach over as large a share of another number of steps.
 
     Args:
-        setup: `PPOConfig.setup()`, the environment and its policies.
+        plain: a configuration of the environment and its policies.
         changes: settings that the user gives. Those here fit them: the sizes, the learning rate,
             the network.
 
@@ -61,7 +63,9 @@ def fast_settings(setup: Any, changes: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         UsageError: sizes that are no sizes, or `per_policy` that is no mapping of mappings.
     """
-    of_the_env = without(getattr(setup.env, "fast_changes", {}), changes)
+    setup = plain.setup()
+    of_the_env = stretched(plain, getattr(setup.env, "fast_changes", {}), changes.get(TOTAL))
+    of_the_env = without(of_the_env, changes)
     changes = {**of_the_env, **changes}
     chosen_by_policy = freeze(changes.get("per_policy", {}))
     per_policy("per_policy", chosen_by_policy)
@@ -89,6 +93,8 @@ def fast_settings(setup: Any, changes: Mapping[str, Any]) -> dict[str, Any]:
     if _has_large_pictures(setup, changes, chosen_by_policy):
         chosen["normalize_images"] = True  # of no effect for policies without pictures of bytes
     common, by_policy = _settings_of_spaces(setup, changes, chosen_by_policy, total_env_steps)
+    if not {**common, **changes}.get("free_log_std"):
+        of_the_env.pop("log_std_init", None)  # the user's actions have no such parameter
     chosen = without({**chosen, **common}, changes)
     return {**of_the_env, **chosen, **sizes, "per_policy": by_policy}
 

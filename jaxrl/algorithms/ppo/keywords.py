@@ -43,6 +43,7 @@ class TunedKeywords(TypedDict, total=False):
     vf_share_layers: bool
     head_fcnet_hiddens: Sequence[int]
     free_log_std: bool
+    log_std_init: float
     conv_filters: Any
     conv_activation: str
     conv_channels: str | None

@@ -31,7 +31,7 @@ def resolve_tuned(
         plain: a configuration of the environment, without changes.
         changes: settings, nested forms read (`read_settings`).
     """
-    tuned = _stretched(plain, tuned, changes.get(TOTAL))
+    tuned = stretched(plain, tuned, changes.get(TOTAL))
     remaining = _without_network(tuned, changes)
     first = _as_dicts(remaining.get("per_policy", ()))
     second = _as_dicts(changes.get("per_policy", ()))
@@ -52,7 +52,7 @@ def resolve_tuned(
     return remaining, {**changes, "per_policy": by_policy}
 
 
-def _stretched(plain: Any, tuned: Mapping[str, Any], total: Any) -> Settings:
+def stretched(plain: Any, tuned: Mapping[str, Any], total: Any) -> Settings:
     """`tuned`, of all policies and of each, with its schedules over `total` steps of training."""
     if TOTAL not in tuned or not isinstance(total, int | float) or total == tuned[TOTAL]:
         return dict(tuned)  # a total that is no number is refused by its check
@@ -66,13 +66,11 @@ def _stretched(plain: Any, tuned: Mapping[str, Any], total: Any) -> Settings:
                 chosen[name] = [[at(step), value] for step, value in knots]
         return chosen
 
-    stretched = over_total(tuned)
+    found = over_total(tuned)
     if "per_policy" in tuned:
         by_policy = tuned["per_policy"]
-        stretched["per_policy"] = dict(
-            zip(by_policy, map(over_total, by_policy.values()), strict=True)
-        )
-    return stretched
+        found["per_policy"] = dict(zip(by_policy, map(over_total, by_policy.values()), strict=True))
+    return found
 
 
 def _without_network(tuned: Mapping[str, Any], changes: Mapping[str, Any]) -> Settings:

@@ -1,5 +1,7 @@
 """`PPOConfig.fast`: settings that follow the environment's spaces and the sizes that are given."""
 
+from types import MappingProxyType
+
 import flax.linen as nn
 import jax.numpy as jnp
 import pytest
@@ -16,7 +18,7 @@ from jaxrl.cli.train import parse
 from jaxrl.core.spaces import Box
 from tests.core.environments import Corridor, Signposted, Trio
 from tests.messages import refused_by
-from tests.probes import Leavers
+from tests.probes import Leavers, Target
 
 BREAKOUT, PENDULUM = "gymnax:Breakout-MinAtar", "gymnax:Pendulum-v1"
 
@@ -161,6 +163,43 @@ def test_settings_that_are_given_by_policy_are_added_to_what_the_spaces_decide()
 def test_a_beta_distribution_gets_no_log_std(given):
     config = jaxrl.PPOConfig.fast(PENDULUM, **given).for_policy("default_policy")
     assert (config.action_distribution, config.free_log_std) == ("beta", False)
+    assert config.build().policy_specs
+
+
+class Reach(Target):
+    """An environment that wants other settings than `fast` has."""
+
+    fast_changes = MappingProxyType(
+        {
+            "total_env_steps": 1_000_000,
+            "num_envs": 32,
+            "lr": ((0, 3e-4), (500_000, 2e-4), (1_000_000, 1e-5)),
+            "log_std_init": -1.0,
+        }
+    )
+
+
+def test_an_environments_changes_count_as_given_and_its_schedules_follow_the_steps():
+    config = jaxrl.PPOConfig.fast(Reach())
+    assert (config.num_envs, config.rollout_length) == (32, 64)  # a batch of 2048, as ever
+    assert (config.free_log_std, config.log_std_init) == (True, -1.0)
+    assert config.lr == ((0, 3e-4), (500_000, 2e-4), (1_000_000, 1e-5))
+    shorter = jaxrl.PPOConfig.fast(Reach(), total_env_steps=100_000)
+    assert shorter.lr == ((0, 3e-4), (50_000, 2e-4), (100_000, 1e-5))
+    assert jaxrl.PPOConfig.fast(Reach(), lr=1e-3).lr == 1e-3
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"action_distribution": "beta"},
+        {"per_policy": {"default_policy": {"action_distribution": "beta"}}},
+        {"free_log_std": False},
+    ],
+)
+def test_an_environments_first_log_std_goes_with_a_log_std_of_its_own(given):
+    config = jaxrl.PPOConfig.fast(Reach(), **given)
+    assert config.log_std_init == 0
     assert config.build().policy_specs
 
 

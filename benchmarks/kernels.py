@@ -1,0 +1,127 @@
+"""What a compiled program launches: its kernels, counted with the trips of its loops.
+
+XLA's text of a program (`compiled.as_text()`) is a list of computations. Each instruction that is
+not only a name for something runs as a kernel, or as a call of a library.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+import jax
+
+COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.$-]+) (?:\(.*)?\{$")
+OPCODE = re.compile(r" = .*? ([a-z][a-z0-9-]*)\(")
+TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"')
+CALLED = re.compile(r"(?:to_apply|calls|body|true_computation|false_computation)=%?([\w.$-]+)")
+BRANCHES = re.compile(r"branch_computations=\{([^}]*)\}")
+LOOP, BRANCH = "while", "conditional"
+# Names of values, which cost nothing, and the later half of an instruction in two parts.
+FREE = {"parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all"}
+FREE |= {"opt-barrier", "copy-done", "async-done", "partition-id"}
+CALLS = {"call", "async-start"}  # of other computations, whose instructions count
+HOST = "callback"  # in the target of a custom call that returns to Python
+
+
+@dataclass
+class Launches:
+    """The launches of one run of a program; a loop of unknown length counts as one trip."""
+
+    kernels: int = 0
+    loops: int = 0  # trips of them, each of which the host or the card decides on
+    kinds: Counter = field(default_factory=Counter)  # instructions in the text, by opcode
+
+    def __add__(self, other: "Launches") -> "Launches":
+        return Launches(self.kernels + other.kernels, self.loops + other.loops)
+
+    def times(self, number: int) -> "Launches":
+        return Launches(self.kernels * number, self.loops * number)
+
+
+def launches(text: str) -> Launches:
+    """The launches of the program with this text; of a conditional the longest branch."""
+    computations, entry = _computations(text)
+
+    @cache
+    def of(name: str) -> Launches:
+        total = Launches()
+        for line in computations.get(name, ()):
+            total += of_instruction(line)
+        return total
+
+    def of_instruction(line: str) -> Launches:
+        found = OPCODE.search(line)
+        if found is None or (opcode := found[1]) in FREE:
+            return Launches()
+        called = CALLED.findall(line)
+        if opcode == LOOP:
+            trips = int(known[1]) if (known := TRIPS.search(line)) else 1
+            return of(called[0]).times(trips) + Launches(loops=trips)
+        if opcode == BRANCH:
+            listed = BRANCHES.search(line)
+            called += re.findall(r"[\w.$-]+", listed[1]) if listed else []
+            return max(map(of, called), key=lambda branch: branch.kernels)
+        if opcode in CALLS:
+            return sum(map(of, called), Launches())
+        return Launches(kernels=1)
+
+    total = of(entry)
+    lines = [line for body in computations.values() for line in body]
+    total.kinds.update(found[1] for line in lines if (found := OPCODE.search(line)))
+    total.kinds["host callbacks"] = sum(HOST in line for line in lines if " custom-call(" in line)
+    return total
+
+
+def _computations(text: str) -> tuple[Mapping[str, list[str]], str]:
+    """({name: its instructions}, the name of the one that the program begins with)."""
+    computations: dict[str, list[str]] = {}
+    entry, body = "", []
+    for line in text.splitlines():
+        if begins := COMPUTATION.match(line):
+            body = computations[begins[2]] = []
+            entry = begins[2] if begins[1] else entry
+        else:
+            body.append(line)
+    return computations, entry
+
+
+def flops(function: Any, *arguments: Any) -> float:
+    """The operations in products and convolutions of one call, with the trips of its scans."""
+    return _flops(jax.make_jaxpr(function)(*arguments).jaxpr)
+
+
+def _flops(jaxpr: Any) -> float:
+    return sum(map(_flops_of, jaxpr.eqns))
+
+
+def _flops_of(equation: Any) -> float:
+    name, parameters = equation.primitive.name, equation.params
+    if name == "dot_general":
+        (contracted, _), _ = parameters["dimension_numbers"]
+        first, result = equation.invars[0].aval, equation.outvars[0].aval
+        depth = 1
+        for axis in contracted:
+            depth *= first.shape[axis]
+        return 2.0 * depth * result.size
+    if name == "conv_general_dilated":
+        kernel, result = equation.invars[1].aval, equation.outvars[0].aval
+        outputs = kernel.shape[parameters["dimension_numbers"].rhs_spec[0]]
+        return 2.0 * result.size * kernel.size / outputs
+    inner = [_flops(part) for part in _parts(parameters)]
+    if name == "cond":
+        return max(inner)
+    return sum(inner) * parameters.get("length", 1)
+
+
+def _parts(parameters: Mapping[str, Any]) -> list[Any]:
+    """The programs within an operation: of loops, branches, calls."""
+    values = [
+        part
+        for value in parameters.values()
+        for part in (value if isinstance(value, list | tuple) else [value])
+    ]
+    closed = [getattr(value, "jaxpr", value) for value in values]
+    return [part for part in closed if hasattr(part, "eqns")]
