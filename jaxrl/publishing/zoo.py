@@ -29,6 +29,7 @@ from jaxrl.sweeps.outcomes import TrialResult
 from jaxrl.sweeps.results import Sweep, aligned
 from jaxrl.sweeps.saved_sweep import read_plan
 from jaxrl.sweeps.sweep import resume_sweep, sweep
+from jaxrl.sweeps.trials import held_outside
 
 ZOO, SEEDS = "zoo", 5
 SWEEPS, RETURNS = "seeds", "returns.json"
@@ -175,7 +176,8 @@ def _sweep(config: AlgorithmConfig, place: Path, seeds: int, *, quiet: bool, tru
     """The sweep over the seeds, from where it was."""
     if not (place / PLAN).exists():
         # One at a time, as a user trains it: what a seed takes is what it takes alone.
-        return sweep(config, seeds=seeds, batch_size=1, run_dir=place, quiet=quiet)
+        batch_size = "auto" if held_outside([config]) else 1
+        return sweep(config, seeds=seeds, batch_size=batch_size, run_dir=place, quiet=quiet)
     plan = read_plan(place)
     if len(plan["trials"]) != seeds or read_config(plan, "jaxrl zoo", trust=trust) != config:
         raise UsageError(

@@ -110,6 +110,15 @@ def test_an_environment_of_ones_own_goes_on_with_trust_alone(tmp_path):
     assert zoo.add(config, folder, **settings, trust=True).seeds == first.seeds
 
 
+@pytest.mark.long
+def test_seeds_of_an_environment_outside_jax_are_separate_runs(tmp_path):
+    config = SMALL_CARTPOLE.replace(env="gym:CartPole-v1")
+    exhibit = zoo.add(config, tmp_path / "zoo", seeds=2, episodes=2, quiet=True)
+    assert [seed.env for seed in exhibit.seeds] == ["gym:CartPole-v1"] * 2
+    assert all(1 <= seed.sampled <= 500 for seed in exhibit.seeds)
+    assert (exhibit.folder / "report.html").exists()
+
+
 def test_a_policy_that_ends_no_episode_is_refused(copied, monkeypatch):
     next(copied.glob("seeds/cartpole/trials/0000/returns.json")).unlink()
     monkeypatch.setattr(zoo, "evaluate", lambda *_, **__: {"env_runners": {}})
