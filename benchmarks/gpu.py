@@ -17,7 +17,7 @@ CPU        largest relative difference of a loss from the CPU's after one update
            products in full float32
 
 Without a card, or with --dry-run, nothing is timed: the training is lowered for CUDA, its loops,
-sorts and callbacks to the host are counted, and its kernels where it is compiled for the CPU.
+sorts and callbacks to the host are counted, and the kernels of an update as the CPU has them.
 """
 
 import itertools
@@ -52,7 +52,7 @@ MEASURED = ["environment", "environments", "network", *throughput.COLUMNS, "comp
 MEASURED += ["memory, MiB", "kernels", "each, us", "of peak", "busy", "limit"]
 SHOWN = {"compiled_s": ".1f", "memory_mib": ",.0f", "kernels": ",", "kernel_us": ".1f"}
 SHOWN |= {"of_peak": ".0%", "busy": ".0%", "limit": ""}
-COUNTED = ["environment", "network", "loops", "sorts", "callbacks", "products", "kernels (CPU)"]
+COUNTED = ["environment", "network", "loops", "sorts", "callbacks", "products", "kernels of an update (CPU)"]
 
 
 def card() -> jax.Device | None:
@@ -216,7 +216,7 @@ def counted(name: str, width: int, num_envs: int) -> dict:
     traced = jax.jit(make_train(config)).trace(jax.random.key(0))
     text = traced.lower(lowering_platforms=("cuda",)).as_text()
     number = lambda kind: len(re.findall(rf"stablehlo\.{kind}\b", text))
-    here = kernels.launches(traced.lower().compile().as_text())
+    here = kernels.launches(programs.training(config).compiled.as_text())
     return {
         "env": name,
         "fcnet_hiddens": [width] * 2,

@@ -9,8 +9,8 @@ from types import MappingProxyType
 from typing import Any
 
 MINATAR = {"total_env_steps": 10_000_000}
-# Tianshou's settings for MuJoCo, but for a first standard deviation of 0.37 of an action's range
-# in place of 0.61: with 1, as elsewhere, most actions are clipped and HalfCheetah stays at 1,400.
+# Tianshou's settings for MuJoCo, but for a first standard deviation of 0.37 (of actions from -1 to
+# 1) in place of 0.61. With 1, as elsewhere, a third of them is clipped: HalfCheetah stays at 1,800.
 MUJOCO = {
     "num_envs": 32,
     "rollout_length": 64,
@@ -21,7 +21,12 @@ MUJOCO = {
     "kl_coeff": 0.0,
     "log_std_init": -1.0,
 }
-MUJOCO_TASKS = ("Ant", "HalfCheetah", "Hopper", "Walker2d")
+MUJOCO_TASKS = {
+    **dict.fromkeys(("Ant", "HalfCheetah", "Hopper", "Reacher", "Walker2d"), MUJOCO),
+    **dict.fromkeys(("InvertedDoublePendulum", "InvertedPendulum"), MUJOCO),
+    # The discount of RL Baselines3 Zoo: a stroke pays long after it begins.
+    "Swimmer": {**MUJOCO, "gamma": 0.9999},
+}
 CHANGES: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {
         "gymnax:Acrobot-v1": {"num_epochs": 10},
@@ -31,7 +36,11 @@ CHANGES: Mapping[str, Mapping[str, Any]] = MappingProxyType(
         "gymnax:Breakout-MinAtar": MINATAR,
         "gymnax:Freeway-MinAtar": MINATAR,
         "gymnax:SpaceInvaders-MinAtar": MINATAR,
-        **{f"envpool:{task}-v4": MUJOCO for task in MUJOCO_TASKS},
+        **{
+            f"envpool:{task}-{version}": changes
+            for task, changes in MUJOCO_TASKS.items()
+            for version in ("v4", "v5")
+        },
     }
 )
 
