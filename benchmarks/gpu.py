@@ -37,7 +37,7 @@ import programs
 import report
 import throughput
 
-from jaxrl import PPOConfig, make_train
+from jaxrl import PPOConfig, UsageError, make_train
 
 ENVS = ("cartpole", "arena", "waterworld", "pursuit", "gymnax:Breakout-MinAtar")
 NUM_ENVS, HIDDENS = (2_048, 16_384, 131_072), (64, 256)
@@ -295,6 +295,11 @@ def main() -> None:
     parser.add_argument("--dry-run", action="store_true", help="lower and count, as without a card")
     parser.set_defaults(compared=COMPARED, operations=2e12)
     arguments = parser.parse_args()
+    try:
+        for case in itertools.product(arguments.envs, arguments.num_envs, arguments.fcnet_hiddens):
+            throughput.configuration(*case[:2], [case[2]] * 2)
+    except UsageError as error:
+        parser.error(str(error))
     device = jax.devices("cpu")[0] if arguments.platform == "cpu" else card()
     if device is None and arguments.platform == "gpu":
         raise SystemExit("--platform gpu: JAX sees no card here; --dry-run needs none")
