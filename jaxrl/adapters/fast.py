@@ -27,6 +27,17 @@ MUJOCO_TASKS = {
     # The discount of RL Baselines3 Zoo: a stroke pays long after it begins.
     "Swimmer": {**MUJOCO, "gamma": 0.9999},
 }
+# Those of RL Baselines3 Zoo: the end of a landing has to reach back over hundreds of steps.
+LUNAR_LANDER = {
+    "num_envs": 16,
+    "rollout_length": 1024,
+    "minibatch_size": 64,
+    "lr": 3e-4,
+    "gamma": 0.999,
+    "lambda_": 0.98,
+    "entropy_coeff": 0.01,
+    "kl_coeff": 0.0,
+}
 CHANGES: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {
         "gymnax:Acrobot-v1": {"num_epochs": 10},
@@ -41,6 +52,8 @@ CHANGES: Mapping[str, Mapping[str, Any]] = MappingProxyType(
             for task, changes in MUJOCO_TASKS.items()
             for version in ("v4", "v5")
         },
+        "envpool:LunarLander-v2": LUNAR_LANDER,
+        "envpool:LunarLander-v3": LUNAR_LANDER,
     }
 )
 
