@@ -296,12 +296,14 @@ def main() -> None:
     parser.add_argument("--dry-run", action="store_true", help="lower and count, as without a card")
     parser.set_defaults(compared=COMPARED, operations=2e12)
     arguments = parser.parse_args()
+    if arguments.platform == "cpu":
+        jax.config.update("jax_platforms", "cpu")  # before the first device is asked for
     try:
         for case in itertools.product(arguments.envs, arguments.num_envs, arguments.fcnet_hiddens):
             throughput.configuration(*case[:2], [case[2]] * 2)
     except UsageError as error:
         parser.error(str(error))
-    device = jax.devices("cpu")[0] if arguments.platform == "cpu" else card()
+    device = jax.devices()[0] if arguments.platform == "cpu" else card()
     if device is None and arguments.platform == "gpu":
         raise SystemExit("--platform gpu: JAX sees no card here; --dry-run needs none")
     if device is not None and not arguments.dry_run:

@@ -106,7 +106,8 @@ class NetworkSettings:
     )
     log_std_init: float = setting(
         0.0,
-        "first value of that parameter: actions begin with a standard deviation of exp of it",
+        "with free_log_std: the initial log-std, of actions between -1 and 1 where they are "
+        "normalized",
         number(-MAX_LOG_STD, MAX_LOG_STD),
     )
     conv_filters: Any = setting(

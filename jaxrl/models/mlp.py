@@ -46,7 +46,7 @@ class MLP:
     free_log_std:
         whether the log-std of a Box's actions is a separate parameter, and not an output
     log_std_init:
-        that parameter's first value
+        the initial value of that parameter
     action_distribution:
         of a Box's actions, from ACTION_DISTRIBUTIONS
     value_space:
@@ -80,10 +80,9 @@ class MLP:
                 "free_log_std=True does not fit action_distribution='beta', which has no log-std"
             )
         if self.log_std_init and not self.free_log_std:
-            raise UsageError(
-                f"log_std_init={self.log_std_init} needs free_log_std=True: without it the log-std "
-                "is an output of the network"
-            )
+            gaussian = num_log_stds(self.action_space) and self.action_distribution != "beta"
+            needed = "free_log_std=True" if gaussian else "Box actions of a Gaussian"
+            raise UsageError(f"log_std_init={self.log_std_init} needs {needed}")
 
     def init(self, key: Key) -> PyTree:
         """{"policy": layers, "value": layers}, with `vf_share_layers` also "shared" below both.
@@ -103,7 +102,9 @@ class MLP:
                 gain = last_gains[part] if i == len(layers) - 1 else math.sqrt(2)
                 params[part].append(draw_layer(next(noise), shape, gain, self.initializer))
         if self.free_log_std:
-            params["log_std"] = jnp.full(num_log_stds(self.action_space), self.log_std_init)
+            params["log_std"] = jnp.full(
+                num_log_stds(self.action_space), self.log_std_init, jnp.float32
+            )
         return params
 
     def apply(self, params: PyTree, obs: PyTree) -> tuple[Distribution, jax.Array]:

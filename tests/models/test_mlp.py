@@ -114,10 +114,14 @@ def test_the_log_std_of_box_actions_is_an_output_or_a_parameter_of_its_own():
     np.testing.assert_allclose(distribution.log_std, np.tile([[0.5, -0.5]], (9, 1)))
 
 
-def test_a_gaussian_begins_with_the_standard_deviation_of_log_std_init():
-    model = MLP(FIVE, TWO, (8,), free_log_std=True, log_std_init=-2.0)
-    distribution, _ = model.apply(model.init(KEY), jnp.ones((9, 5)))
-    np.testing.assert_allclose(distribution.log_std, np.full((9, 2), -2.0))
+@pytest.mark.parametrize("first", [0, -2, -2.0])
+def test_a_gaussian_starts_with_the_log_std_that_is_asked_for(first):
+    model = MLP(FIVE, TWO, (8,), free_log_std=True, log_std_init=first)
+    params = model.init(KEY)
+    distribution, _ = model.apply(params, jnp.ones((9, 5)))
+    np.testing.assert_allclose(distribution.log_std, np.full((9, 2), first))
+    # Of a weak type the first update would be traced again, and an integer has no gradient.
+    assert (params["log_std"].dtype, params["log_std"].weak_type) == (jnp.float32, False)
 
 
 @pytest.mark.parametrize(
@@ -144,6 +148,8 @@ test_what_does_not_fit_the_actions_is_refused = refused_by(
         (FIVE, TWO, BETA | FREE, "free_log_std=True does not fit action_distribution='beta'"),
         (FIVE, Discrete(2), FREE, "free_log_std=True needs Box actions, not Discrete"),
         (FIVE, TWO, {"log_std_init": -1.0}, "log_std_init=-1.0 needs free_log_std=True"),
+        (FIVE, Discrete(2), {"log_std_init": -1.0}, "needs Box actions of a Gaussian"),
+        (FIVE, TWO, BETA | {"log_std_init": -1.0}, "needs Box actions of a Gaussian"),
         (Discrete(3), Box(0, 5, (0,)), {}, "not supported; allowed"),
     ],
 )

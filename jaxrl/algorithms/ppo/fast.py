@@ -30,6 +30,7 @@ from jaxrl.models.network_inputs import (
 )
 from jaxrl.rollout.critic_inputs import critic_space
 
+SIZES, MINIBATCH = ("num_envs", "rollout_length"), "minibatch_size"
 NUM_ENVS = 64
 TARGET_BATCH = 2048  # environment steps of an iteration, as long as rollouts have these lengths:
 ROLLOUT_LENGTHS = (16, 128)
@@ -65,20 +66,28 @@ def fast_settings(plain: Any, changes: Mapping[str, Any]) -> dict[str, Any]:
     """
     setup = plain.setup()
     of_the_env = stretched(plain, getattr(setup.env, "fast_changes", {}), changes.get(TOTAL))
+    sizes_of_the_env = {
+        name: of_the_env.pop(name) for name in (*SIZES, MINIBATCH) if name in of_the_env
+    }
     of_the_env = without(of_the_env, changes)
+    first_log_std = of_the_env.pop("log_std_init", None)
     changes = {**of_the_env, **changes}
     chosen_by_policy = freeze(changes.get("per_policy", {}))
     per_policy("per_policy", chosen_by_policy)
     chosen_by_policy = {name: dict(settings) for name, settings in chosen_by_policy}
     small_images = _learns_from_small_images(setup, changes, chosen_by_policy)
-    sizes = _sizes(changes, SMALL_IMAGE_BATCH if small_images else TARGET_BATCH)
+    target_batch = SMALL_IMAGE_BATCH if small_images else TARGET_BATCH
+    sizes = _sizes(changes, sizes_of_the_env, target_batch)
     num_minibatches = SMALL_IMAGE_NUM_MINIBATCHES if small_images else NUM_MINIBATCHES
+    if MINIBATCH in sizes_of_the_env:  # as many of them, where the user changes the batch
+        unchanged = _sizes({}, sizes_of_the_env, target_batch)
+        num_minibatches = unchanged["train_batch_size"] // sizes_of_the_env[MINIBATCH]
     total_env_steps = as_count(
         changes.get("total_env_steps", max(TOTAL_ENV_STEPS, sizes["train_batch_size"]))
     )
     count(most=INT64)("total_env_steps", total_env_steps)
     chosen = {
-        "minibatch_size": max(1, sizes["train_batch_size"] // num_minibatches),
+        MINIBATCH: max(1, sizes["train_batch_size"] // num_minibatches),
         "num_epochs": NUM_EPOCHS,
         "total_env_steps": total_env_steps,
         "lr": _falling(FIRST_LR, LAST_LR, total_env_steps),
@@ -92,23 +101,26 @@ def fast_settings(plain: Any, changes: Mapping[str, Any]) -> dict[str, Any]:
     }
     if _has_large_pictures(setup, changes, chosen_by_policy):
         chosen["normalize_images"] = True  # of no effect for policies without pictures of bytes
-    common, by_policy = _settings_of_spaces(setup, changes, chosen_by_policy, total_env_steps)
-    if not {**common, **changes}.get("free_log_std"):
-        of_the_env.pop("log_std_init", None)  # the user's actions have no such parameter
+    common, by_policy = _settings_of_spaces(
+        setup, changes, chosen_by_policy, total_env_steps, first_log_std
+    )
     chosen = without({**chosen, **common}, changes)
     return {**of_the_env, **chosen, **sizes, "per_policy": by_policy}
 
 
-def _sizes(changes: Mapping[str, Any], target_batch: int) -> dict[str, int]:
+def _sizes(
+    changes: Mapping[str, Any], sizes_of_the_env: Mapping[str, int], target_batch: int
+) -> dict[str, int]:
     """num_envs, rollout_length and train_batch_size: those given, and what suits them."""
     chosen = {
         name: as_count(changes[name]) for name in DEFAULT_SIZES if changes.get(name) is not None
     }
     for name, size in chosen.items():
         count()(name, size)
-    num_envs = chosen.get("num_envs", NUM_ENVS)
+    num_envs = {"num_envs": NUM_ENVS, **sizes_of_the_env, **chosen}["num_envs"]
     shortest, longest = ROLLOUT_LENGTHS
-    length = min(max(target_batch // num_envs, shortest), longest)
+    suitable = min(max(target_batch // num_envs, shortest), longest)
+    length = sizes_of_the_env.get("rollout_length", suitable)
     return resolve_sizes(
         chosen,
         {"num_envs": num_envs, "rollout_length": length, "train_batch_size": num_envs * length},
@@ -120,6 +132,7 @@ def _settings_of_spaces(
     changes: Mapping[str, Any],
     chosen_by_policy: Mapping[PolicyId, dict[str, Any]],
     total_env_steps: int,
+    first_log_std: float | None,
 ) -> tuple[dict[str, Any], dict[PolicyId, dict[str, Any]]]:
     """(for all policies, by policy): what follows from the spaces, and what was chosen by policy.
 
@@ -132,7 +145,7 @@ def _settings_of_spaces(
         observation_space = without_mask(env.observation_space(agents[0], params))
         chosen = {
             **_reading(observation_space, settings, total_env_steps),
-            **_acting(env.action_space(agents[0], params), settings),
+            **_acting(env.action_space(agents[0], params), settings, first_log_std),
         }
         if not _critic_can_be_filtered(setup, settings):
             chosen.pop("observation_filter", None)
@@ -210,7 +223,12 @@ def _falling(first: float, last: float, total_env_steps: int) -> tuple[tuple[int
     return (0, first), (total_env_steps, last)
 
 
-def _acting(space: Space, settings: Mapping[str, Any]) -> dict[str, Any]:
+def _acting(
+    space: Space, settings: Mapping[str, Any], first_log_std: float | None
+) -> dict[str, Any]:
     """A Gaussian's log-std does not depend on the observation, which learns more reliably."""
     gaussian = isinstance(space, Box) and settings.get("action_distribution") != "beta"
-    return {"free_log_std": True} if gaussian and settings.get("model") is None else {}
+    if not gaussian or settings.get("model") is not None:
+        return {}
+    starts = first_log_std is not None and settings.get("free_log_std", True)
+    return {"free_log_std": True} | ({"log_std_init": first_log_std} if starts else {})

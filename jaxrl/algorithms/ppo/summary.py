@@ -231,13 +231,15 @@ def _actions(config: PPOConfig, space: Space) -> tuple[str, ...]:
         return ()
     if config.action_distribution == "beta":
         return ("actions of a Beta over the bounds",)
-    std = "a parameter" if config.free_log_std else "an output"
+    std = "a parameter of the network" if config.free_log_std else "an output of the network"
+    if config.log_std_init:
+        std += f" ({config.log_std_init:g} at first)"
     if config.action_distribution == "squashed_gaussian":
-        log_std = f"its log-std {std} of the network"
+        log_std = f"its log-std {std}"
         return (f"actions of a Gaussian, {log_std}, squashed to the bounds by tanh",)
     boxes = [part for part in jax.tree.leaves(tree_of(space)) if num_log_stds(part)]
     fitted = ", ".join(dict.fromkeys(_fitted(config, box) for box in boxes))
-    return (f"actions of a diagonal Gaussian, its log-std {std} of the network, {fitted}",)
+    return (f"actions of a diagonal Gaussian, its log-std {std}, {fitted}",)
 
 
 def _fitted(config: PPOConfig, space: Box) -> str:

@@ -1,5 +1,6 @@
 """An environment's tuned settings beside what a user changes: the user's own network wins."""
 
+import numbers
 from collections.abc import Mapping
 from typing import Any
 
@@ -54,7 +55,7 @@ def resolve_tuned(
 
 def stretched(plain: Any, tuned: Mapping[str, Any], total: Any) -> Settings:
     """`tuned`, of all policies and of each, with its schedules over `total` steps of training."""
-    if TOTAL not in tuned or not isinstance(total, int | float) or total == tuned[TOTAL]:
+    if TOTAL not in tuned or not isinstance(total, numbers.Real) or total == tuned[TOTAL]:
         return dict(tuned)  # a total that is no number is refused by its check
     names = schedules_of(type(plain))
     at = lambda step: int(part) if (part := step * total / tuned[TOTAL]).is_integer() else part
@@ -66,11 +67,11 @@ def stretched(plain: Any, tuned: Mapping[str, Any], total: Any) -> Settings:
                 chosen[name] = [[at(step), value] for step, value in knots]
         return chosen
 
-    found = over_total(tuned)
-    if "per_policy" in tuned:
-        by_policy = tuned["per_policy"]
-        found["per_policy"] = dict(zip(by_policy, map(over_total, by_policy.values()), strict=True))
-    return found
+    over_all = over_total(tuned)
+    if by_policy := tuned.get("per_policy"):
+        settings = map(over_total, by_policy.values())
+        over_all["per_policy"] = dict(zip(by_policy, settings, strict=True))
+    return over_all
 
 
 def _without_network(tuned: Mapping[str, Any], changes: Mapping[str, Any]) -> Settings:

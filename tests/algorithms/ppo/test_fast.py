@@ -4,6 +4,7 @@ from types import MappingProxyType
 
 import flax.linen as nn
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import jaxrl
@@ -173,6 +174,7 @@ class Reach(Target):
         {
             "total_env_steps": 1_000_000,
             "num_envs": 32,
+            "minibatch_size": 64,
             "lr": ((0, 3e-4), (500_000, 2e-4), (1_000_000, 1e-5)),
             "log_std_init": -1.0,
         }
@@ -182,11 +184,27 @@ class Reach(Target):
 def test_an_environments_changes_count_as_given_and_its_schedules_follow_the_steps():
     config = jaxrl.PPOConfig.fast(Reach())
     assert (config.num_envs, config.rollout_length) == (32, 64)  # a batch of 2048, as ever
+    assert config.minibatch_size == 64
     assert (config.free_log_std, config.log_std_init) == (True, -1.0)
     assert config.lr == ((0, 3e-4), (500_000, 2e-4), (1_000_000, 1e-5))
     shorter = jaxrl.PPOConfig.fast(Reach(), total_env_steps=100_000)
     assert shorter.lr == ((0, 3e-4), (50_000, 2e-4), (100_000, 1e-5))
+    assert jaxrl.PPOConfig.fast(Reach(), total_env_steps=np.int64(100_000)).lr == shorter.lr
     assert jaxrl.PPOConfig.fast(Reach(), lr=1e-3).lr == 1e-3
+
+
+@pytest.mark.parametrize(
+    ("given", "sizes"),
+    [
+        ({"num_envs": 2048}, (2048, 16, 1024)),
+        ({"num_envs": 8, "rollout_length": 4}, (8, 4, 1)),
+        ({"train_batch_size": 4096}, (64, 64, 128)),
+        ({"num_envs": 16, "minibatch_size": 100}, (16, 128, 100)),
+    ],
+)
+def test_an_environments_sizes_give_way_and_its_number_of_minibatches_stays(given, sizes):
+    config = jaxrl.PPOConfig.fast(Reach(), **given)
+    assert (config.num_envs, config.rollout_length, config.minibatch_size) == sizes
 
 
 @pytest.mark.parametrize(
@@ -194,13 +212,24 @@ def test_an_environments_changes_count_as_given_and_its_schedules_follow_the_ste
     [
         {"action_distribution": "beta"},
         {"per_policy": {"default_policy": {"action_distribution": "beta"}}},
+        {"per_policy": {"default_policy": {"free_log_std": False}}},
         {"free_log_std": False},
     ],
 )
 def test_an_environments_first_log_std_goes_with_a_log_std_of_its_own(given):
-    config = jaxrl.PPOConfig.fast(Reach(), **given)
+    config = jaxrl.PPOConfig.fast(Reach(), **given).for_policy("default_policy")
     assert config.log_std_init == 0
     assert config.build().policy_specs
+
+
+def test_of_two_policies_the_gaussian_alone_has_the_first_log_std():
+    class Both(Sights):
+        fast_changes = MappingProxyType({"log_std_init": -1.0})
+
+    given = {"left": {"action_distribution": "beta"}}
+    config = jaxrl.PPOConfig.fast(Both(), per_policy=given, **PER_AGENT)
+    found = {policy: config.for_policy(policy).log_std_init for policy in ("left", "right")}
+    assert found == {"left": 0, "right": -1}
 
 
 def test_the_command_line_fits_the_fast_settings_to_its_distribution_and_policies():
