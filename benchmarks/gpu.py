@@ -1,23 +1,28 @@
 """One GPU: how fast it steps, acts and learns, what limits it, whether its numbers are right.
 
-    python benchmarks/gpu.py                     # on one card, within nine minutes
+    python benchmarks/gpu.py                     # on one card; it tries to stay within nine minutes
     python benchmarks/gpu.py --envs cartpole --num-envs 131072 --fcnet-hiddens 64
     python benchmarks/gpu.py --dry-run           # without a card
     python benchmarks/gpu.py --platform cpu      # all of it, on the CPU
 
-The columns and their settings are those of benchmarks/throughput.py, each environment's programs
-compiled side by side. Environments that the time does not suffice for are named, not measured.
+The columns and their settings are those of benchmarks/throughput.py. The programs of an environment
+are compiled side by side, then timed one after the other. First the losses of a small training are
+compared with the CPU's, products in full float32: after one update they should agree to about
+1e-5; later the first action that rounding flips sets the two apart.
 
-kernels    launches in one update, of its 32 steps and 16 minibatches, counted in XLA's text with
-           the trips of its loops
-each, us   the time of an update by its kernels: where it is about 3, launching them is what limits
-of peak    operations in products, beside those of the update's largest product alone
-busy       share of the time in which the card ran a kernel, of a profile that is kept beside --out
-CPU        largest relative difference of a loss from the CPU's after one update and after three,
-           products in full float32
+memory     of the program, as XLA planned it
+kernels    in one update, of its 32 steps and 16 minibatches, counted in XLA's text with the trips
+           of its loops. XLA may launch many of them at once (command buffers)
+each, us   the time of an update divided by its number of kernels
+of peak    operations in products, beside those of a product of the minibatch's rows alone, both as
+           JAX multiplies by default (on NVIDIA's cards TF32)
+busy       share of a profiled update in which the card ran a kernel; the profile is kept beside
+           --out
+limit      launches: the card is busy for less than 60 % (without a profile: a kernel takes no more
+           than 4 us); products: more than 40 % of peak; else memory
 
-Without a card, or with --dry-run, nothing is timed: the training is lowered for CUDA, its loops,
-sorts and callbacks to the host are counted, and the kernels of an update as the CPU has them.
+Without a card, or with --dry-run, nothing is timed: an update is lowered for CUDA, its loops, sorts
+and callbacks to the host are counted, and its kernels as the CPU has them.
 """
 
 import itertools
@@ -25,7 +30,9 @@ import os
 import re
 import statistics
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -37,108 +44,129 @@ import programs
 import report
 import throughput
 
-from jaxrl import PPOConfig, UsageError, make_train
+from jaxrl import UsageError, make_train
+from jaxrl.run.devices.compiled import peak_of
 
 ENVS = ("cartpole", "arena", "waterworld", "pursuit", "gymnax:Breakout-MinAtar")
 NUM_ENVS, HIDDENS = (2_048, 16_384, 131_072), (64, 256)
-COMPARED = 256  # environments of the training that runs on the CPU as well
-LAUNCH_US = 4.0  # a kernel that takes no longer is mostly its launch
-BUSY, OF_PEAK = 0.6, 0.4  # below the first launches limit, above the second products do
+COMPARED, UPDATES = 256, 3  # environments and updates of the training that the CPU does as well
+SMALL_LOSS = 1e-2  # a difference of smaller losses is taken as a share of this
+LAUNCH_US, BUSY, OF_PEAK = 4.0, 0.6, 0.4
+COMPILERS = 4  # programs that are compiled at the same time
+OPERATIONS = {"cpu": 2e9}  # of products alone, in one call
 SMALLEST = {
     **{"envs": ["cartpole"], "num_envs": [8], "fcnet_hiddens": [8], "pairs": 1},
-    **{"num_steps": 4, "compared": 4, "operations": 1e6},
+    **{"num_steps": 4, "compared": 4},
 }
-MEASURED = ["environment", "environments", "network", *throughput.COLUMNS, "compiled, s"]
-MEASURED += ["memory, MiB", "kernels", "each, us", "of peak", "busy", "limit"]
 SHOWN = {"compiled_s": ".1f", "memory_mib": ",.0f", "kernels": ",", "kernel_us": ".1f"}
 SHOWN |= {"of_peak": ".0%", "busy": ".0%", "limit": ""}
+MEASURED = ["environment", "environments", "network", *throughput.COLUMNS, "compiled, s"]
+MEASURED += ["memory, MiB", "kernels", "each, us", "of peak", "busy", "limit"]
 COUNTED = ["environment", "network", "loops", "sorts", "callbacks", "products"]
 COUNTED += ["kernels of an update (CPU)"]
+NO_TIME = "not measured, no time left (--minutes, --envs)"
 
 
 def card() -> jax.Device | None:
     return next((device for device in jax.devices() if device.platform != "cpu"), None)
 
 
-def peaks(arguments: Any) -> dict[tuple[str, int], float]:
-    """{(type, width): operations/s of a product of so many columns}, of the widths asked for."""
-    found = {}
-    for dtype, width in itertools.product(("float32", "bfloat16"), arguments.fcnet_hiddens):
-        rows = max(arguments.num_envs) * throughput.ROLLOUT_LENGTH // throughput.NUM_MINIBATCHES
-        work, operations = programs.product(rows, width, arguments.operations, dtype)
-        rates = programs.in_turns({"": work}, {"": operations}, arguments.pairs)[""]
-        found[dtype, width] = statistics.median(rates)
-        shape = f"({rows:,} x {width}) @ ({width} x {width})"
-        print(f"{dtype} {shape}: {found[dtype, width] / 1e12:.2f} TFLOP/s", flush=True)
-    return found
-
-
-def differences(name: str, num_envs: int, updates: int = 3) -> list[float]:
+def differences(name: str, num_envs: int) -> list[float]:
     """The largest relative difference of a loss from the CPU's, after each update."""
     config = throughput.configuration(name, num_envs, [64])
-    config = config.replace(total_env_steps=updates * config.train_batch_size)
-    losses = []
+    config = config.replace(total_env_steps=UPDATES * config.train_batch_size)
+    losses, names = [], ("policy_loss", "vf_loss", "entropy")
     for device in (jax.devices("cpu")[0], jax.devices()[0]):
         with jax.default_matmul_precision("highest"):
             key = jax.device_put(jax.random.key(0), device)
             _, metrics = jax.jit(make_train(config))(key)
-        names = ("policy_loss", "vf_loss", "entropy")
         by_policy = [np.asarray(policy[name]) for policy in metrics.learners for name in names]
         losses.append(np.concatenate(by_policy, axis=1))  # [updates, losses]
     on_cpu, here = losses
-    return np.max(np.abs(here - on_cpu) / np.abs(on_cpu), axis=1).tolist()
+    return np.max(np.abs(here - on_cpu) / np.maximum(np.abs(on_cpu), SMALL_LOSS), axis=1).tolist()
 
 
-def compiled(case: tuple[str, int, int, str], arguments: Any) -> dict:
-    """A row without times, and the work; or what went wrong."""
+@cache
+def peak(rows: int, width: int) -> float:
+    """Operations/s of a product of so many rows and columns."""
+    operations = OPERATIONS.get(jax.default_backend(), 2e12)
+    work, operations = programs.product(rows, width, operations)
+    rates = programs.in_turns({"product": work}, {"product": operations}, 3)["product"]
+    return statistics.median(rates)
+
+
+@cache
+def operations_of(name: str, width: int) -> float:
+    """Operations in products for an environment step of training, whatever its size."""
+    return programs.flops_of(throughput.configuration(name, 32, [width] * 2))
+
+
+def cases(name: str, arguments: Any) -> list[tuple[str, int, int, str]]:
+    """(environment, its number, width, column); stepping has no network: it is measured once."""
+    stepping, *with_network = throughput.COLUMNS
+    columns = [(arguments.fcnet_hiddens[0], stepping)]
+    columns += itertools.product(arguments.fcnet_hiddens, with_network)
+    return [(name, size, *column) for size in arguments.num_envs for column in columns]
+
+
+def compiled(case: tuple[str, int, int, str], arguments: Any, is_over: Callable[[], bool]) -> dict:
+    """A row with the work but without times; or with what went wrong."""
     name, num_envs, width, column = case
-    begin = time.perf_counter()
     row = {"env": name, "num_envs": num_envs, "fcnet_hiddens": [width] * 2, "column": column}
+    if is_over():
+        return row | {"error": NO_TIME}
+    begin = time.perf_counter()
     sizes = {"fcnet_hiddens": [width] * 2, "devices": 1, "num_steps": arguments.num_steps}
     try:
         work, steps, _ = throughput.compiled(name, num_envs, column, SimpleNamespace(**sizes))
     except jax.errors.JaxRuntimeError as error:  # no memory on the card
         return row | {"error": str(error).splitlines()[0]}
-    memory, launches = work.compiled.memory_analysis(), kernels.launches(work.compiled.as_text())
-    bytes_ = memory.argument_size_in_bytes + memory.output_size_in_bytes
+    launches, memory = kernels.launches(work.compiled.as_text()), peak_of(work.compiled)
     return row | {
         "work": work,
         "steps": steps,
         "compiled_s": time.perf_counter() - begin,
-        "memory_mib": (bytes_ + memory.temp_size_in_bytes) / 2**20,
+        "memory_mib": None if memory is None else memory / 2**20,
         "kernels": launches.kernels,
         "kinds": dict(launches.kinds),
     }
 
 
-def measured(name: str, peak: dict, arguments: Any) -> list[dict]:
-    """The rows of an environment: compiled side by side, timed in turns."""
-    columns = [
-        (size, width, column) for size in arguments.num_envs for width, column in which(arguments)
-    ]
-    cases = [(name, *rest) for rest in columns]
-    with ThreadPoolExecutor(min(len(cases), report.CORES)) as threads:
-        rows = list(threads.map(lambda case: compiled(case, arguments), cases))
+def measured(name: str, arguments: Any, is_over: Callable[[], bool]) -> list[dict]:
+    """The rows of an environment."""
+    listed = cases(name, arguments)
+    with ThreadPoolExecutor(min(len(listed), COMPILERS)) as threads:
+        rows = list(threads.map(lambda case: compiled(case, arguments, is_over), listed))
     for row in rows:
         work = row.pop("work", None)
-        if work is None:
-            continue
-        try:
-            rates = programs.in_turns({"": work}, row["steps"], arguments.pairs)[""]
-            row["steps_per_s"] = rates
-            if row["column"] == "training":
-                row |= training_of(row, work, peak, arguments)
-        except jax.errors.JaxRuntimeError as error:
-            row["error"] = str(error).splitlines()[0]
-        print(said(row), flush=True)
+        if work is not None and is_over():
+            row["error"] = NO_TIME
+        elif work is not None:
+            try:
+                time_one(row, work, arguments)
+            except jax.errors.JaxRuntimeError as error:
+                row["error"] = str(error).splitlines()[0]
+        print(line_of(row), flush=True)
     return rows
 
 
-def which(arguments: Any) -> list[tuple[int, str]]:
-    """(width, column): stepping has no network, so it is measured once."""
-    first, *_ = arguments.fcnet_hiddens
-    with_network = itertools.product(arguments.fcnet_hiddens, throughput.COLUMNS[1:])
-    return [(first, throughput.COLUMNS[0]), *with_network]
+def time_one(row: dict, work: programs.Work, arguments: Any) -> None:
+    """Adds the speed, and of a training what limits it."""
+    rates = programs.in_turns({"work": work}, row["steps"], arguments.pairs)["work"]
+    row["steps_per_s"] = rates
+    if row["column"] != "training":
+        return
+    width, num_envs = row["fcnet_hiddens"][0], row["num_envs"]
+    seconds = row["steps"] / statistics.median(rates)
+    rows = throughput.configuration(row["env"], num_envs, [width] * 2).minibatch_size
+    flops = operations_of(row["env"], width) * row["steps"]
+    row["kernel_us"] = 1e6 * seconds / max(1, row["kernels"])
+    row["of_peak"] = flops / seconds / peak(rows, width)
+    row["busy"] = None
+    if num_envs == max(arguments.num_envs):
+        which = f"{row['env']}-{num_envs}-{width}".replace(":", "-")
+        row["busy"] = busy_share(work, arguments.out.with_suffix("") / which)
+    row["limit"] = limit(row["kernel_us"], row["of_peak"], row["busy"])
 
 
 def network_of(row: dict) -> str:
@@ -146,60 +174,38 @@ def network_of(row: dict) -> str:
     return f"{first} x {second}"
 
 
-def said(row: dict) -> str:
+def line_of(row: dict) -> str:
     what = f"{row['env']} x {row['num_envs']:,}, {network_of(row)}, {row['column']}"
-    if "error" in row:
-        return f"{what}: {row['error']}"
-    return f"{what}: {report.spread(row['steps_per_s'])} steps/s"
-
-
-def training_of(row: dict, work: programs.Work, peak: dict, arguments: Any) -> dict:
-    """What limits a training."""
-    width = row["fcnet_hiddens"][0]
-    seconds = row["steps"] / statistics.median(row["steps_per_s"])
-    flops = operations_of(row["env"], width) * row["steps"]
-    folder = arguments.out.with_suffix("") / f"{row['env']}-{row['num_envs']}-{width}".replace(
-        ":", "-"
-    )
-    busy = busy_share(work, folder) if row["num_envs"] == max(arguments.num_envs) else None
-    facts = {
-        "kernel_us": 1e6 * seconds / max(1, row["kernels"]),
-        "of_peak": flops / seconds / peak["float32", width],
-        "busy": busy,
-    }
-    return facts | {"limit": limit(**facts)}
+    speed = f"{report.spread(row['steps_per_s'])} steps/s" if "steps_per_s" in row else ""
+    return f"{what}: {', '.join(filter(None, [speed, row.get('error')]))}"
 
 
 def limit(kernel_us: float, of_peak: float, busy: float | None) -> str:
-    """What to work at first."""
+    """The thing to work on first."""
     idle = kernel_us <= LAUNCH_US if busy is None else busy < BUSY
     if idle:
         return "launches"
     return "products" if of_peak > OF_PEAK else "memory"
 
 
-def operations_of(name: str, width: int) -> float:
-    """Operations in products for an environment step, of a small training: they are the same."""
-    return programs.flops_of(throughput.configuration(name, 32, [width] * 2))
-
-
 def busy_share(work: programs.Work, folder: Path) -> float | None:
-    """The share of a run in which the card ran a kernel; None where the profile has no card."""
-    begin = time.perf_counter()
+    """The share of a profiled run in which the card ran a kernel; None without such a profile."""
     with jax.profiler.trace(str(folder)):
         work()
-        seconds = time.perf_counter() - begin
     files = sorted(folder.glob("**/*.xplane.pb"), key=os.path.getmtime)
-    profile = jax.profiler.ProfileData.from_file(str(files[-1]))
-    spans = [
-        (event.start_ns, event.end_ns)
-        for plane in profile.planes
-        if plane.name.startswith("/device:GPU")
-        for line in plane.lines
-        if line.name.startswith("Stream")
-        for event in line.events
-    ]
-    return covered(spans) / 1e9 / seconds if spans else None
+    if not files:
+        print(f"{folder}: JAX wrote no profile")
+        return None
+    spans = []
+    for plane in jax.profiler.ProfileData.from_file(str(files[-1])).planes:
+        if plane.name.startswith("/device:GPU"):
+            streams = (line for line in plane.lines if line.name.startswith("Stream"))
+            events = itertools.chain.from_iterable(stream.events for stream in streams)
+            spans += [(event.start_ns, event.end_ns) for event in events]
+    if not spans:
+        return None
+    begin, end = min(first for first, _ in spans), max(last for _, last in spans)
+    return covered(spans) / (end - begin)
 
 
 def covered(spans: list[tuple[float, float]]) -> float:
@@ -212,20 +218,21 @@ def covered(spans: list[tuple[float, float]]) -> float:
 
 
 def counted(name: str, width: int, num_envs: int) -> dict:
-    """What a training is for a GPU, without one."""
-    config: PPOConfig = throughput.configuration(name, num_envs, [width] * 2)
-    traced = jax.jit(make_train(config)).trace(jax.random.key(0))
-    text = traced.lower(lowering_platforms=("cuda",)).as_text()
+    """An update as it is for a GPU, without one."""
+    config = throughput.configuration(name, num_envs, [width] * 2)
+    update, runner = programs.update_of(config)
+    lowered = jax.jit(update).trace(runner).lower(lowering_platforms=("cuda",))
+    text = lowered.as_text()
     number = lambda kind: len(re.findall(rf"stablehlo\.{kind}\b", text))
-    here = kernels.launches(programs.training(config).compiled.as_text())
+    on_cpu = kernels.launches(programs.training(config).compiled.as_text())
     return {
         "env": name,
         "fcnet_hiddens": [width] * 2,
         "num_envs": num_envs,
         **{kind: number(kind) for kind in ("while", "sort", "dot_general")},
         "callbacks": len(re.findall(r"custom_call @\w*callback", text)),
-        "kernels_cpu": here.kernels,
-        "kinds_cpu": dict(here.kinds),
+        "kernels_cpu": on_cpu.kernels,
+        "kinds_cpu": dict(on_cpu.kinds),
     }
 
 
@@ -236,20 +243,20 @@ def table_of_counts(rows: list[dict]) -> str:
 
 
 def table(rows: list[dict]) -> str:
-    """A line for each size and network; what stepping does stands in each of them."""
+    """A line for each size and network; the speed of stepping stands in each of them."""
     stepping, *_ = throughput.COLUMNS
 
     def case(row: dict, column: str) -> tuple:
         network = None if column == stepping else network_of(row)
         return row["env"], row["num_envs"], column, network
 
-    found, lines = {case(row, row["column"]): row for row in rows}, []
+    by_case, lines = {case(row, row["column"]): row for row in rows}, []
     for row in rows:
         if row["column"] != "training":
             continue
         cells = [row["env"], f"{row['num_envs']:,}", network_of(row)]
         for column in throughput.COLUMNS:
-            rates = found[case(row, column)].get("steps_per_s")
+            rates = by_case[case(row, column)].get("steps_per_s")
             cells.append(report.spread(rates) if rates else "failed")
         for name, form in SHOWN.items():
             cells.append("" if row.get(name) is None else format(row[name], form))
@@ -257,27 +264,25 @@ def table(rows: list[dict]) -> str:
     return report.markdown(MEASURED, lines)
 
 
-def on_a_card(device: jax.Device, arguments: Any) -> None:
-    begun, longest = time.perf_counter(), 0.0
-    left = lambda: 60 * arguments.minutes - (time.perf_counter() - begun)
+def measure(device: jax.Device, arguments: Any) -> None:
+    begin = time.perf_counter()
+    spent = lambda: time.perf_counter() - begin
+    is_over = lambda: spent() > 60 * arguments.minutes
     print(f"{device.device_kind}, jax {jax.__version__}", flush=True)
     facts = {"device": device.device_kind, **report.circumstances()}
-    peak, rows = peaks(arguments), []
     for name in arguments.envs[:2]:
         found = differences(name, arguments.compared)
         report.keep([{"env": name, "differences": found, **facts}], arguments.out)
-        print(f"{name}: losses differ from the CPU's by {found[0]:.1e}, then {found[-1]:.1e}")
+        shares = ", ".join(f"{share:.1e}" for share in found)
+        print(f"{name}: losses differ from the CPU's by {shares} after one update and more")
     for name in arguments.envs:
-        if left() < longest:
-            print(f"{name}: not measured, the time is over (--minutes, --envs)", flush=True)
+        if is_over():
+            print(f"{name}: {NO_TIME}", flush=True)
             continue
-        begin = time.perf_counter()
-        new = measured(name, peak, arguments)
-        longest = max(longest, time.perf_counter() - begin)
-        report.keep([{**row, **facts} for row in new], arguments.out)
-        rows += new
-    print(table(rows))
-    print(f"profiles: {arguments.out.with_suffix('')}; {60 * arguments.minutes - left():.0f} s")
+        rows = measured(name, arguments, is_over)
+        report.keep([{**row, **facts} for row in rows], arguments.out)
+        print(table(rows), flush=True)
+    print(f"profiles: {arguments.out.with_suffix('')}; {spent():.0f} s")
 
 
 def main() -> None:
@@ -288,15 +293,15 @@ def main() -> None:
         "--fcnet-hiddens", nargs="+", type=int, default=list(HIDDENS), help="width of both layers"
     )
     parser.add_argument("--num-steps", type=int, default=200, help="of stepping, in one call")
-    parser.add_argument("--pairs", type=int, default=3, help="turns of each program")
-    parser.add_argument("--minutes", type=float, default=9.0)
+    parser.add_argument("--pairs", type=int, default=3, help="times that each program runs")
+    parser.add_argument("--minutes", type=float, default=8.0, help="after which nothing begins")
     parser.add_argument(
-        "--platform", choices=("gpu", "cpu"), help="default: a card, if one is there"
+        "--platform", choices=("gpu", "cpu"), help="default: a card, if there is one"
     )
     parser.add_argument("--dry-run", action="store_true", help="lower and count, as without a card")
-    parser.set_defaults(compared=COMPARED, operations=2e12)
+    parser.set_defaults(compared=COMPARED)
     arguments = parser.parse_args()
-    if arguments.platform == "cpu":
+    if arguments.dry_run or arguments.platform == "cpu":
         jax.config.update("jax_platforms", "cpu")  # before the first device is asked for
     try:
         for case in itertools.product(arguments.envs, arguments.num_envs, arguments.fcnet_hiddens):
@@ -307,11 +312,11 @@ def main() -> None:
     if device is None and arguments.platform == "gpu":
         raise SystemExit("--platform gpu: JAX sees no card here; --dry-run needs none")
     if device is not None and not arguments.dry_run:
-        on_a_card(device, arguments)
+        measure(device, arguments)
         return
     print("a dry run: nothing is timed" if arguments.dry_run else "no card: a dry run")
-    cases = itertools.product(arguments.envs, arguments.fcnet_hiddens)
-    rows = [counted(name, width, min(arguments.num_envs)) for name, width in cases]
+    by_size = itertools.product(arguments.envs, arguments.fcnet_hiddens)
+    rows = [counted(name, width, min(arguments.num_envs)) for name, width in by_size]
     report.keep([{**row, **report.circumstances()} for row in rows], arguments.out)
     print(table_of_counts(rows))
 

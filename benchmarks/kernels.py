@@ -1,4 +1,4 @@
-"""What a compiled program launches: its kernels, counted with the trips of its loops.
+"""The kernels that a compiled program launches, counted with the trips of its loops.
 
 XLA's text of a program (`compiled.as_text()`) is a list of computations. Each instruction that is
 not only a name for something runs as a kernel, or as a call of a library.
@@ -17,11 +17,13 @@ COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.$-]+) (?:\(.*)?\{$")
 OPCODE = re.compile(r" = .*? ([a-z][a-z0-9-]*)\(")
 TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"')
 CALLED = re.compile(r"(?:to_apply|calls|body|true_computation|false_computation)=%?([\w.$-]+)")
+CONDITION = re.compile(r"condition=%?([\w.$-]+)")
 BRANCHES = re.compile(r"branch_computations=\{([^}]*)\}")
 LOOP, BRANCH = "while", "conditional"
-# Names of values, which cost nothing, and the later half of an instruction in two parts.
+# Names of values, which cost nothing.
 FREE = {"parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all"}
-FREE |= {"opt-barrier", "copy-done", "async-done", "partition-id"}
+FREE |= {"opt-barrier", "async-update", "add-dependency", "partition-id", "replica-id"}
+DONE = "-done"  # the end of an instruction's opcode whose first half, "-start", is the launch
 CALLS = {"call", "async-start"}  # of other computations, whose instructions count
 HOST = "callback"  # in the target of a custom call that returns to Python
 
@@ -54,12 +56,14 @@ def launches(text: str) -> Launches:
 
     def of_instruction(line: str) -> Launches:
         found = OPCODE.search(line)
-        if found is None or (opcode := found[1]) in FREE:
+        if found is None or (opcode := found[1]) in FREE or opcode.endswith(DONE):
             return Launches()
         called = CALLED.findall(line)
         if opcode == LOOP:
-            trips = int(known[1]) if (known := TRIPS.search(line)) else 1
-            return of(called[0]).times(trips) + Launches(loops=trips)
+            trips = TRIPS.search(line)
+            if trips is None:  # its condition decides on the device
+                return of(called[0]) + of(CONDITION.search(line)[1]) + Launches(loops=1)
+            return of(called[0]).times(int(trips[1])) + Launches(loops=int(trips[1]))
         if opcode == BRANCH:
             listed = BRANCHES.search(line)
             called += re.findall(r"[\w.$-]+", listed[1]) if listed else []
@@ -118,10 +122,6 @@ def _flops_of(equation: Any) -> float:
 
 def _parts(parameters: Mapping[str, Any]) -> list[Any]:
     """The programs within an operation: of loops, branches, calls."""
-    values = [
-        part
-        for value in parameters.values()
-        for part in (value if isinstance(value, list | tuple) else [value])
-    ]
-    closed = [getattr(value, "jaxpr", value) for value in values]
+    leaves = jax.tree.leaves(dict(parameters), is_leaf=lambda leaf: hasattr(leaf, "eqns"))
+    closed = [getattr(leaf, "jaxpr", leaf) for leaf in leaves]
     return [part for part in closed if hasattr(part, "eqns")]

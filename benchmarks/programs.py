@@ -14,13 +14,14 @@ import jax.numpy as jnp
 import kernels
 from jax.sharding import PartitionSpec
 
-from jaxrl import PPOConfig, make, make_train
+from jaxrl import PPOConfig, make
 from jaxrl.core.env import lift, raw_reset, raw_step
 from jaxrl.core.fast_prng import to_fast_key, to_standard_key
 from jaxrl.core.spaces import Discrete
+from jaxrl.core.types import PyTree
 from jaxrl.rollout.env_step import auto_reset
 from jaxrl.run.devices.compiled import program_of
-from jaxrl.run.devices.mesh import AXIS, by_environment, mesh_of
+from jaxrl.run.devices.mesh import AXIS, by_environment, mesh_of, placed
 from jaxrl.run.results import RETURN
 from jaxrl.sweeps.trial_state import numbers_for
 from jaxrl.sweeps.trials import groups_of, trials_of
@@ -116,8 +117,10 @@ def collecting(config: PPOConfig, rollouts: int, devices: int = 1) -> Work:
         out_specs=PartitionSpec(AXIS),
         check_vma=False,
     )
-    compiled = jax.jit(lambda key: run(plain.init(key, config.hypers()))).lower(key).compile()
-    return Work(lambda: jax.block_until_ready(compiled(key)), compiled)
+    runner = jax.jit(lambda key: plain.init(key, config.hypers()))(key)
+    compiled = jax.jit(run).lower(runner).compile()
+    (runner,) = placed((runner,), compiled.input_shardings[0])
+    return Work(lambda: jax.block_until_ready(compiled(runner)), compiled)
 
 
 def training(config: PPOConfig, devices: int = 1) -> Work:
@@ -175,9 +178,16 @@ def product(
     return work, times * 2 * rows * width**2
 
 
+def update_of(config: PPOConfig) -> tuple[Callable, PyTree]:
+    """(one update of the training loop, shapes of the state that it takes)."""
+    algorithm = config.static().build()
+    start = lambda key: algorithm.init(key, config.hypers())
+    return algorithm.update, jax.eval_shape(start, jax.random.key(0))
+
+
 def flops_of(config: PPOConfig) -> float:
-    """Operations in products for an environment step, as the program of the training has them."""
-    return kernels.flops(make_train(config), jax.random.key(0)) / config.total_env_steps
+    """Operations in products for an environment step of training."""
+    return kernels.flops(*update_of(config)) / config.train_batch_size
 
 
 def in_turns(

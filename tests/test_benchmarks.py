@@ -236,6 +236,11 @@ PROGRAM = """HloModule jit_f, entry_computation_layout={(f32[4]{0})->f32[4]{0}}
   ROOT %next = (s32[], f32[4]{0}) tuple(%x, %twice)
 }
 
+%decides (carry: (s32[], f32[4])) -> pred[] {
+  %carry = (s32[], f32[4]{0}) parameter(0)
+  ROOT %less = pred[] compare(%carry, %carry), direction=LT
+}
+
 %longer (p: f32[4]) -> f32[4] {
   %a = f32[4]{0} copy(%p)
   ROOT %b = f32[4]{0} custom-call(%a), custom_call_target="xla_ffi_python_gpu_callback"
@@ -247,8 +252,10 @@ PROGRAM = """HloModule jit_f, entry_computation_layout={(f32[4]{0})->f32[4]{0}}
 
 ENTRY %main (x: f32[4]) -> f32[4] {
   %x = f32[4]{0} parameter(0)
+  %begun = ((f32[4]{0}), f32[4]{0}) fusion-start(%x), kind=kLoop, calls=%fused
+  %ended = f32[4]{0} fusion-done(%begun)
   %known = (s32[]) while(%x), body=%body, backend_config={"known_trip_count":{"n":"7"}}
-  %unknown = (s32[], f32[4]{0}) while(%known), condition=%c, body=%body
+  %unknown = (s32[], f32[4]{0}) while(%known), condition=%decides, body=%body
   %one = f32[4]{0} conditional(%i, %x, %x), branch_computations={%shorter, %longer}
   ROOT %last = f32[4]{0} call(%one), to_apply=%longer
 }
@@ -257,8 +264,9 @@ ENTRY %main (x: f32[4]) -> f32[4] {
 
 def test_the_launches_of_a_program_are_counted_with_the_trips_of_its_loops(modules):
     found = modules("kernels").launches(PROGRAM)
-    # Two in each of 7 trips, two in the loop of unknown length, two in a branch and in the call.
-    assert found.kernels == 7 * 2 + 2 + 2 + 2
+    # A fusion by itself, two in each of 7 trips, two and a condition in the loop of unknown length,
+    # two in the branch, two in the call.
+    assert found.kernels == 1 + 7 * 2 + (2 + 1) + 2 + 2
     assert found.loops == 7 + 1
     assert (found.kinds["while"], found.kinds["dot"], found.kinds["host callbacks"]) == (2, 1, 1)
 

@@ -175,7 +175,8 @@ def shown(found: list[Exhibit]) -> str:
 def _sweep(config: AlgorithmConfig, place: Path, seeds: int, *, quiet: bool, trust: bool) -> Sweep:
     """The sweep over the seeds, from where it was."""
     if not (place / PLAN).exists():
-        # One at a time, as a user trains it: what a seed takes is what it takes alone.
+        # One at a time, as a user trains it: what a seed takes is what it takes alone. Trainings
+        # outside JAX are separate runs anyway, and take no batch_size.
         batch_size = "auto" if held_outside([config]) else 1
         return sweep(config, seeds=seeds, batch_size=batch_size, run_dir=place, quiet=quiet)
     plan = read_plan(place)
