@@ -215,6 +215,7 @@ def test_other_tensors_are_copied_to_the_same_numbers(form, library):
     np.testing.assert_allclose(found, expected, atol=1e-3 if form == "float16" else 0)
 
 
+@pytest.mark.long
 def test_what_a_simulator_writes_into_its_tensors_changes_nothing_that_was_recorded(library):
     """It writes each observation over the one before, and clears the actions that it was given."""
 
@@ -348,6 +349,7 @@ def test_nothing_is_learned_from_the_episode_of_a_copy_that_gives_nan(library):
     assert copies.num_faults == 1
 
 
+@pytest.mark.long
 def test_a_simulator_that_raises_ends_training_in_a_line():
     config = PPOConfig(
         env=Broken, env_args={"raises": True}, num_envs=E, total_env_steps=320, **SMALL
@@ -435,6 +437,7 @@ test_what_is_no_simulator_is_refused_in_a_line = refused_by(
 )
 
 
+@pytest.mark.long
 def test_an_object_has_one_set_of_copies_and_the_number_is_its_own():
     simulator = Pendulum(num_envs=E)
     config = PPOConfig(env=simulator, num_envs=E, total_env_steps=E * T, **SMALL)
@@ -447,6 +450,7 @@ def test_an_object_has_one_set_of_copies_and_the_number_is_its_own():
     assert not simulator.is_closed
 
 
+@pytest.mark.long
 def test_a_constructor_that_takes_num_envs_makes_as_many_as_there_are_to_be():
     made = []
 

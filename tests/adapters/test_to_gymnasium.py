@@ -43,6 +43,7 @@ def test_gymnasiums_own_checker_finds_nothing(env):
         check_env(to_gymnasium(env))
 
 
+@pytest.mark.long
 def test_the_same_keys_and_actions_give_what_our_own_environment_gives():
     env, params = SHORT_POLE
     step_env, reset_env = jax.jit(env.step_env), jax.jit(env.reset_env)
@@ -207,6 +208,7 @@ def test_an_action_mask_is_one_that_gymnasium_samples_by():
     assert drawn == set(np.flatnonzero(info["action_mask"]).tolist())
 
 
+@pytest.mark.long
 def test_pictures_are_those_of_the_environment():
     env, params = jaxrl.make("cartpole")
     single = to_gymnasium("cartpole", render_mode="rgb_array")

@@ -55,6 +55,7 @@ def test_a_step_without_reset_has_our_numbers_and_one_done():
         assert [bool(dones[agent]) for _, dones in seen] == [False, False, False, True]
 
 
+@pytest.mark.long
 def test_metrics_have_an_entry_for_each_agent():
     env = to_jaxmarl("arena")
     _, state = env.reset(jax.random.key(0))

@@ -37,6 +37,7 @@ def test_agents_that_leave_wait_or_are_alone_pass_them_too(env):
     parallel_seed_test(lambda: to_pettingzoo(env), num_cycles=20)
 
 
+@pytest.mark.long
 def test_the_same_keys_and_actions_give_what_our_own_environment_gives():
     env, params = jaxrl.make("pursuit", **SMALL["pursuit"])
     reset_env, step_env = jax.jit(env.reset_env), jax.jit(env.step_env)

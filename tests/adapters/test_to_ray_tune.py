@@ -176,6 +176,7 @@ def test_a_setting_that_some_policies_have_of_their_own_is_said():
     assert plan(arena).warnings({"pol1": {"lr": 1e-4}}) == []
 
 
+@pytest.mark.long
 def test_a_report_holds_pythons_own_values():
     block = plan(seeds=2).block({})
     for _ in range(2):

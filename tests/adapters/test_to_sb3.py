@@ -66,6 +66,7 @@ def test_an_episode_that_ended_is_reset_and_its_info_has_the_last_observation():
     assert third[0]["terminal_observation"].tolist() == [3]
 
 
+@pytest.mark.long
 def test_episodes_are_those_of_gymnasiums_environments_with_the_same_seed():
     envs, expected = to_sb3_vec("cartpole", 3), to_gymnasium_vector("cartpole", 3)
     envs.seed(11)
@@ -78,6 +79,7 @@ def test_episodes_are_those_of_gymnasiums_environments_with_the_same_seed():
     assert len({tuple(row) for row in envs.reset()}) == 3
 
 
+@pytest.mark.long
 def test_masks_are_found_by_the_name_that_maskable_ppo_asks_for():
     envs = to_sb3_vec(Forbidden(), 3)
     first = np.stack(envs.env_method("action_masks"))  # before the first reset

@@ -23,6 +23,7 @@ def files(run):
     return sorted(str(path.relative_to(run / "checkpoints")) for path in run.rglob("*.npz"))
 
 
+@pytest.mark.long
 def test_each_checkpoint_has_its_policies_as_files_which_go_with_it(tmp_path):
     run, config = tmp_path / "run", SMALL_CARTPOLE.replace(callbacks=EXPORTS)
     settings = {**QUIET, "checkpoint_frequency": 1, "keep": 2}
@@ -63,6 +64,7 @@ def test_a_package_that_a_format_lacks_is_named_before_training(monkeypatch, end
         Trainer(config, run_dir=None, quiet=True)
 
 
+@pytest.mark.long
 def test_a_network_that_no_file_holds_is_refused_if_it_learns_and_left_out_if_not():
     line = "policy 'pol1' cannot be exported with its checkpoints: a .npz file holds the built-in"
     with pytest.raises(UsageError, match=line):

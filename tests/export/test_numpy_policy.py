@@ -56,6 +56,7 @@ print(sorted({{"jax", "jaxrl", "flax", "onnxruntime"}} & set(sys.modules)))
     assert acted == str(policy.act(obs, agent="right").tolist()) and imported == "[]"
 
 
+@pytest.mark.long
 def test_acting_remembers_until_an_episode_begins(tmp_path):
     policy = policy_of_kind("lstm")
     reader = NumpyPolicy(policy.export(tmp_path / "model.npz").path)

@@ -34,6 +34,7 @@ def test_a_file_acts_as_the_policy_for_batches_of_any_size(kind, explore, tmp_pa
     assert exported.batch is None
 
 
+@pytest.mark.long
 def test_a_trained_policy_is_checked_on_observations_of_its_environment(trained, tmp_path):
     exported = {
         name: policy.export(tmp_path / f"{name}.stablehlo")

@@ -62,6 +62,7 @@ def return_of(trainer):
 ONE_EACH = small(metrics_num_episodes_for_smoothing=3)  # the last episode of each copy
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_function_is_called_with_each_copy_and_its_results_come_in_their_order(workers):
     with started(ONE_EACH, workers=workers) as trainer:
@@ -75,6 +76,7 @@ def test_a_function_is_called_with_each_copy_and_its_results_come_in_their_order
         assert trainer.foreach_env(lambda env: env.calls) == [2, 2, 2]
 
 
+@pytest.mark.long
 def test_a_rollout_under_way_is_finished_before_a_call():
     with started(ONE_EACH, workers=1, sync=False) as trainer:
         return_of(trainer)  # the next rollout has begun
@@ -100,6 +102,7 @@ def ends_its_process(env):
         sys.exit(3)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_call_that_fails_names_the_copy_and_leaves_the_training_as_it_was(workers):
     with started(ONE_EACH, workers=workers) as trainer:
@@ -112,6 +115,7 @@ def test_a_call_that_fails_names_the_copy_and_leaves_the_training_as_it_was(work
         assert return_of(trainer) == LENGTH
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("max_consecutive_faults", [0, 20])
 def test_a_call_that_ends_its_worker_process_is_not_repeated(max_consecutive_faults, tmp_path):
     def ends_one(env):
@@ -132,6 +136,7 @@ def test_a_call_that_ends_its_worker_process_is_not_repeated(max_consecutive_fau
         assert trainer.last_result["env_runners"]["num_worker_restarts"] == 4
 
 
+@pytest.mark.long
 def test_a_call_that_takes_too_long_is_not_repeated_and_says_of_which_copy_it_was():
     with started(ONE_EACH, workers=1, env_step_timeout_s=2.0) as trainer:
         trainer.train()
@@ -140,6 +145,7 @@ def test_a_call_that_takes_too_long_is_not_repeated_and_says_of_which_copy_it_wa
         assert trainer.foreach_env(Levels.get_task) == [1, 1, 1]
 
 
+@pytest.mark.long
 def test_an_environment_that_failed_too_often_says_so_again_in_another_iteration():
     here = os.getpid()  # where a step is taken to see what it gives
 
@@ -154,6 +160,7 @@ def test_an_environment_that_failed_too_often_says_so_again_in_another_iteration
                 trainer.train()
 
 
+@pytest.mark.long
 def test_what_cannot_go_to_a_worker_process_or_come_back_is_said():
     with started(ONE_EACH, workers=1) as trainer:
         with pytest.raises(UsageError, match=r"^foreach_env: the function cannot be sent to work"):
@@ -195,6 +202,7 @@ def doubled(result, task):
     return 2 * task if result["env_runners"]["episode_return_mean"] < 3 * LENGTH else None
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("workers", [0, 1])
 def test_env_task_fn_gives_each_copy_its_next_task_as_rllib_does(workers):
     with started(ONE_EACH.replace(env_task_fn=of_rllib), workers=workers) as trainer:
@@ -204,6 +212,7 @@ def test_env_task_fn_gives_each_copy_its_next_task_as_rllib_does(workers):
         assert trainer.foreach_env(lambda env: env.calls) == [2, 0, 0]  # the same is not set again
 
 
+@pytest.mark.long
 def test_no_worker_imports_jax_for_a_curriculum_or_a_function_that_is_told_of_its_environment():
     class Counted(gymnasium.Wrapper):  # by value, as of a script: this module would import JAX
         def __init__(self, config=None):
@@ -291,6 +300,7 @@ class Told(jaxrl.Callbacks):
         env.was_told = env_context.vector_index, env_context.worker_index, dict(env_context)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("workers", [0, 1])
 def test_each_copy_is_passed_to_on_environment_created_in_its_process(workers):
     config = ONE_EACH.replace(callbacks=Told(), env_args={"level": 2})
@@ -322,6 +332,7 @@ def test_a_curriculum_of_copies_in_ray_actors_is_refused_before_anything_is_trai
         CopyTasks(trainer, of_rllib, takes_env=True)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("workers", [0, 1])
 def test_on_environment_created_says_what_fails_in_it_and_what_it_has_not(workers):
     class Logs(jaxrl.Callbacks):

@@ -96,6 +96,7 @@ def test_a_host_rollout_is_the_compiled_rollout(name, num_parts, steps_at_once, 
             assert_equal(getattr(envs, part), getattr(envs_outside, part))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("name", "num_parts"), [case.values[:2] for case in CASES[:3]])
 def test_steps_that_are_on_the_device_make_the_same_rollout(name, num_parts):
     rollouts = both(CONFIGS[name], num_parts, ArraysOfJax)
@@ -105,6 +106,7 @@ def test_steps_that_are_on_the_device_make_the_same_rollout(name, num_parts):
             assert_equal(getattr(envs, part), getattr(envs_outside, part))
 
 
+@pytest.mark.long
 def test_an_error_while_recording_ends_the_rollout(monkeypatch):
     def fail(*args):
         raise MemoryError("no room for the rows")
@@ -123,6 +125,7 @@ def test_the_rows_of_a_lost_episode_end_where_it_began():
     assert gone.tolist() == [False, False, True, True, True, False]
 
 
+@pytest.mark.long
 def test_nothing_is_learned_from_a_lost_episode_nor_is_it_counted():
     config = CONFIGS["an agent, cut by the clock"]
     algorithm = config.build()

@@ -133,6 +133,7 @@ def test_actions_are_explored_as_in_training_and_recorded_with_their_probabiliti
     np.testing.assert_allclose(outputs["action_logp"][is_likeliest], by_policy[is_likeliest])
 
 
+@pytest.mark.long
 def test_a_policy_is_told_what_its_last_action_brought():
     config = CONFIG.replace(use_gru=True, max_seq_len=8, lstm_use_prev_reward=True)
     learner, obs = jaxrl.Learner(config), np.ones((2, 4), np.float32)
@@ -185,6 +186,7 @@ def test_episodes_of_any_length_fill_the_rows_and_the_rest_waits(of_two_agents):
         learner.update()
 
 
+@pytest.mark.long
 def test_a_learner_is_saved_and_restored(of_two_agents, tmp_path):
     learner, obs = of_two_agents, {"a": np.zeros(3), "b": np.ones(3)}
     path = learner.save(tmp_path)

@@ -85,6 +85,7 @@ def test_a_resumed_run_begins_new_episodes_and_says_so(tmp_path, capsys):
     assert "new episodes start from scratch" in capsys.readouterr().out
 
 
+@pytest.mark.long
 def test_a_rollout_that_fails_ends_the_run_with_a_checkpoint(tmp_path, monkeypatch):
     made = []
     config = config_outside(CONFIG, made)

@@ -111,6 +111,7 @@ def test_actors_collect_the_rollouts_that_one_process_collects(make, cluster):
     assert not cluster.living
 
 
+@pytest.mark.long
 def test_the_part_of_a_lost_actor_is_played_again_in_new_episodes(cluster, playing, caplog):
     actors, weights = playing
 
@@ -265,6 +266,7 @@ def test_an_environment_that_always_fails_ends_the_training(cluster):
     assert actors.num_restarts == 0
 
 
+@pytest.mark.long
 def test_faults_inside_an_actor_are_counted_and_said_here(cluster, caplog, monkeypatch):
     said = [("jaxrl.outside.workers.vector", logging.WARNING, "episode dropped, copy 1: ...")]
     messages = type("Said", (), {"taken": lambda self: said})()
@@ -326,6 +328,7 @@ def test_copies_that_cannot_be_in_the_actors_are_refused_in_one_line(env, messag
     assert message in str(caught.value)
 
 
+@pytest.mark.long
 def test_ray_is_asked_for_before_anything_is_compiled(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(jaxrl.UsageError, match=r'ray:2 needs ray: pip install "jaxrl\[ray\]"'):

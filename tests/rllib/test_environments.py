@@ -244,6 +244,7 @@ OBJECTS = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("num_workers", [0, 1])
 def test_objects_in_env_config_reach_every_copy_of_the_environment(num_workers):
     config = from_rllib({"env": Given, "env_config": OBJECTS}).config

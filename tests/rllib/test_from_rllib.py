@@ -1435,6 +1435,7 @@ def test_schedulers_that_drop_trials_halve_and_populations_are_populations():
     assert lowest.sweep_settings == shortest
 
 
+@pytest.mark.long
 def test_what_tune_would_try_is_swept():
     translation = from_rllib(
         {

@@ -111,6 +111,7 @@ def test_every_worker_has_copies_of_both_halves_if_there_are_enough(num_envs, nu
     assert [tuple(map(list, parts)) for parts in found] == rows
 
 
+@pytest.mark.long
 def test_a_killed_worker_costs_the_episodes_of_its_copies_and_no_others():
     make = functools.partial(Counter, length=1000)
     pool, alone = (make_vector_env(make, 4, num_workers=workers) for workers in (2, 0))

@@ -180,6 +180,7 @@ class Strict(gymnasium.Env):
         return {"action_mask": mask}
 
 
+@pytest.mark.long
 def test_an_environment_that_raises_at_an_impossible_action_starts_and_trains():
     sizes = {"num_envs": 2, "rollout_length": 9, "fcnet_hiddens": [4]}
     config = ReinforceConfig(env=Strict, total_env_steps=36, **sizes)
@@ -204,6 +205,7 @@ class Flaky(Answers):
         return np.zeros(1), 1.0, self.steps == 2, False, {}
 
 
+@pytest.mark.long
 def test_steps_of_dropped_episodes_are_not_counted_and_training_takes_as_many_as_it_should():
     sizes = {"num_envs": 1, "rollout_length": 8, "fcnet_hiddens": [4]}
     config = ReinforceConfig(env=Flaky, total_env_steps=24, **sizes)
@@ -218,6 +220,7 @@ def test_steps_of_dropped_episodes_are_not_counted_and_training_takes_as_many_as
     assert [each["num_agent_steps_sampled"][DEFAULT_AGENT] for each in counted] == [4] * 6
 
 
+@pytest.mark.long
 def test_a_training_without_one_whole_step_does_not_end_as_if_it_had_trained():
     class Gone(Flaky):
         def step(self, action):

@@ -45,6 +45,7 @@ def played(env, num_steps=30, num_workers=0, seeds=SEEDS):
     return np.stack(obs), np.stack(ended)
 
 
+@pytest.mark.long
 def test_copies_that_draw_from_shared_generators_play_by_their_seeds_wherever_they_step():
     obs, ended = played(Gambler)
     assert ended.sum() > 5 and len({*obs[:, :, 2].flat}) == obs[:, :, 2].size  # all drawn
