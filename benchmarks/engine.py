@@ -76,13 +76,14 @@ def from_the_limit(work: str, config: PPOConfig, turns: int, devices: int = 1) -
     width, rows = config.fcnet_hiddens[0], config.minibatch_size
     alone, flops = product(rows, width)
     works = {"training": training(config, devices), "product": alone}
-    steps = {"training": flops_of(config) * config.total_env_steps / 1e9, "product": flops / 1e9}
+    flops_a_step = flops_of(config)
+    steps = {"training": flops_a_step * config.total_env_steps / 1e9, "product": flops / 1e9}
     rates = in_turns(works, steps, turns)
     share = ratio(rates["training"], rates["product"])
     shape = f"({rows:,} x {width}) @ ({width} x {width})"
     return {
         "work": work,
-        "mflop_a_step": flops_of(config) / 1e6,
+        "mflop_a_step": flops_a_step / 1e6,
         "shape": shape,
         "gflop_per_s": rates,
         "share": share,

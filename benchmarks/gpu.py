@@ -7,8 +7,8 @@
 
 The columns and their settings are those of benchmarks/throughput.py. The programs of an environment
 are compiled side by side, then timed one after the other. First the losses of a small training are
-compared with the CPU's, products in full float32: after one update they should agree to about
-1e-5; later the first action that rounding flips sets the two apart.
+compared with the CPU's, products in full float32: after one update they are expected to agree
+to about 1e-5; later the first action that rounding flips sets the two apart.
 
 memory     of the program, as XLA planned it
 kernels    in one update, of its 32 steps and 16 minibatches, counted in XLA's text with the trips
