@@ -43,10 +43,9 @@ class MLP:
         "uniform"     weights and biases U(-1/sqrt(fan_in), 1/sqrt(fan_in)), as in PyTorch and RLlib
         "orthogonal"  gain sqrt(2), 0.01 for the logits, 1 for the value; biases 0 (Andrychowicz et
                       al. 2021)
-    free_log_std:
-        whether the log-std of a Box's actions is a separate parameter, and not an output
-    log_std_init:
-        the initial value of that parameter
+    free_log_std, log_std_init:
+        whether the log-std of a Box's actions is a separate parameter, and not an output; its
+        initial value
     action_distribution:
         of a Box's actions, from ACTION_DISTRIBUTIONS
     value_space:
@@ -79,10 +78,6 @@ class MLP:
             raise UsageError(
                 "free_log_std=True does not fit action_distribution='beta', which has no log-std"
             )
-        if self.log_std_init and not self.free_log_std:
-            gaussian = num_log_stds(self.action_space) and self.action_distribution != "beta"
-            needed = "free_log_std=True" if gaussian else "Box actions of a Gaussian"
-            raise UsageError(f"log_std_init={self.log_std_init} needs {needed}")
 
     def init(self, key: Key) -> PyTree:
         """{"policy": layers, "value": layers}, with `vf_share_layers` also "shared" below both.
@@ -102,9 +97,8 @@ class MLP:
                 gain = last_gains[part] if i == len(layers) - 1 else math.sqrt(2)
                 params[part].append(draw_layer(next(noise), shape, gain, self.initializer))
         if self.free_log_std:
-            params["log_std"] = jnp.full(
-                num_log_stds(self.action_space), self.log_std_init, jnp.float32
-            )
+            first = jnp.float32(self.log_std_init)  # strong: the trained ones have its type
+            params["log_std"] = jnp.full(num_log_stds(self.action_space), first)
         return params
 
     def apply(self, params: PyTree, obs: PyTree) -> tuple[Distribution, jax.Array]:

@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 
+from jaxrl.core.errors import UsageError
 from jaxrl.core.spaces import Box, Space, tree_of
 from jaxrl.models.mlp import INITIALIZERS, MLP
 from jaxrl.models.model import Model, RecurrentModel
 from jaxrl.models.network_inputs import ALL_AGENTS, LAST, is_image
+from jaxrl.ops.distributions import num_log_stds
 
 if TYPE_CHECKING:
     from jaxrl.models.attention import Attention
@@ -28,6 +30,7 @@ def network_of(
             a Box's actions.
         value_inputs: what a centralised critic reads; None: what the policy reads.
     """
+    _check_log_std_init(config, action_space)
     if config.model is not None:
         from jaxrl.models.custom import custom_model
 
@@ -44,6 +47,14 @@ def check_initializers(config: Any) -> None:
         from jaxrl.models.initializers import initializers_of
 
         initializers_of(config)
+
+
+def _check_log_std_init(config: Any, action_space: Space) -> None:
+    if not config.log_std_init or config.free_log_std:
+        return
+    is_gaussian = num_log_stds(action_space) and config.action_distribution != "beta"
+    needed = "free_log_std=True" if is_gaussian else "Box actions of a Gaussian"
+    raise UsageError(f"log_std_init={config.log_std_init} needs {needed}")
 
 
 def _names_initializers(config: Any) -> bool:

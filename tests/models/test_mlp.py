@@ -147,9 +147,6 @@ test_what_does_not_fit_the_actions_is_refused = refused_by(
         (FIVE, Discrete(2), BETA, "'beta' needs Box actions with finite bounds, not Disc"),
         (FIVE, TWO, BETA | FREE, "free_log_std=True does not fit action_distribution='beta'"),
         (FIVE, Discrete(2), FREE, "free_log_std=True needs Box actions, not Discrete"),
-        (FIVE, TWO, {"log_std_init": -1.0}, "log_std_init=-1.0 needs free_log_std=True"),
-        (FIVE, Discrete(2), {"log_std_init": -1.0}, "needs Box actions of a Gaussian"),
-        (FIVE, TWO, BETA | {"log_std_init": -1.0}, "needs Box actions of a Gaussian"),
         (Discrete(3), Box(0, 5, (0,)), {}, "not supported; allowed"),
     ],
 )

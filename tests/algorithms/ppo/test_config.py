@@ -239,6 +239,12 @@ BAD = [
     ({"env": make("arena")}, "perhaps the first of what make"),
     ({"env": MultiAgentArena}, r"perhaps MultiAgentArena\(\)"),
     ({**ARENA, "free_log_std": True}, "free_log_std=True needs Box actions, not Discrete"),
+    ({**ARENA, "log_std_init": -1.0}, "log_std_init=-1.0 needs Box actions of a Gaussian"),
+    ({"env": "waterworld", "log_std_init": -1.0}, "log_std_init=-1.0 needs free_log_std=True"),
+    (
+        {"env": "waterworld", "log_std_init": -1.0, "action_distribution": "beta"},
+        "log_std_init=-1.0 needs Box actions of a Gaussian",
+    ),
     (
         {**ARENA, "conv_filters": [[16, 3, 1]]},
         "conv_filters=.* need images, a Box of .*, not MultiDiscrete",
