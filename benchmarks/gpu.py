@@ -5,17 +5,24 @@
     python benchmarks/gpu.py --dry-run           # without a card
     python benchmarks/gpu.py --platform cpu      # all of it, on the CPU
 
+--network-dtype bfloat16   the setting `network_dtype` of every network
+--command-buffers          adds --xla_gpu_enable_command_buffer=+WHILE to XLA_FLAGS: XLA may then
+                           launch a whole loop at once
+
+Every row has both, as `network_dtype` and `command_buffers`.
+
 The columns and their settings are those of benchmarks/throughput.py. The programs of an environment
 are compiled side by side, then timed one after the other. First the losses of a small training are
 compared with the CPU's, products in full float32: after one update they are expected to agree
-to about 1e-5; later the first action that rounding flips sets the two apart.
+to about 1e-5; later the first action that rounding flips sets the two apart. With bfloat16 they
+differ by its rounding from the first update.
 
 memory     of the program, as XLA planned it
 kernels    in one update, of its 32 steps and 16 minibatches, counted in XLA's text with the trips
            of its loops. XLA may launch many of them at once (command buffers)
 each, us   the time of an update divided by its number of kernels
 of peak    operations in products, beside those of a product of the minibatch's rows alone, both as
-           JAX multiplies by default (on NVIDIA's cards TF32)
+           JAX multiplies by default (on NVIDIA's cards TF32), or both in bfloat16
 busy       share of a profiled update in which the card ran a kernel; the profile is kept beside
            --out
 limit      launches: the card is busy for less than 60 % (without a profile: a kernel takes no more
@@ -44,7 +51,9 @@ import programs
 import report
 import throughput
 
-from jaxrl import UsageError, make_train
+from jaxrl import PPOConfig, UsageError, make_train
+from jaxrl.models.mixed_precision import PRECISION
+from jaxrl.models.networks import BFLOAT16, FLOAT32, NETWORK_DTYPES
 from jaxrl.run.devices.compiled import peak_of
 
 ENVS = ("cartpole", "arena", "waterworld", "pursuit", "gymnax:Breakout-MinAtar")
@@ -64,6 +73,7 @@ MEASURED = ["environment", "environments", "network", *throughput.COLUMNS, "comp
 MEASURED += ["memory, MiB", "kernels", "each, us", "of peak", "busy", "limit"]
 COUNTED = ["environment", "network", "loops", "sorts", "callbacks", "products"]
 COUNTED += ["kernels of an update (CPU)"]
+COMMAND_BUFFERS = "--xla_gpu_enable_command_buffer=+WHILE"
 NO_TIME = "not measured, no time left (--minutes, --envs)"
 
 
@@ -71,9 +81,20 @@ def card() -> jax.Device | None:
     return next((device for device in jax.devices() if device.platform != "cpu"), None)
 
 
-def differences(name: str, num_envs: int) -> list[float]:
+def configuration(name: str, num_envs: int, hiddens: list[int], arguments: Any) -> PPOConfig:
+    dtype = arguments.network_dtype
+    return throughput.configuration(name, num_envs, hiddens, network_dtype=dtype)
+
+
+def facts_of(arguments: Any) -> dict:
+    """What set a row's numbers besides its work."""
+    names = ("network_dtype", "command_buffers")
+    return {**{name: getattr(arguments, name) for name in names}, **report.circumstances()}
+
+
+def differences(name: str, arguments: Any) -> list[float]:
     """The largest relative difference of a loss from the CPU's, after each update."""
-    config = throughput.configuration(name, num_envs, [64])
+    config = configuration(name, arguments.compared, [64], arguments)
     config = config.replace(total_env_steps=UPDATES * config.train_batch_size)
     losses, names = [], ("policy_loss", "vf_loss", "entropy")
     for device in (jax.devices("cpu")[0], jax.devices()[0]):
@@ -87,10 +108,11 @@ def differences(name: str, num_envs: int) -> list[float]:
 
 
 @cache
-def peak(rows: int, width: int) -> float:
+def peak(rows: int, width: int, network_dtype: str) -> float:
     """Operations/s of a product of so many rows and columns."""
     operations = OPERATIONS.get(jax.default_backend(), 2e12)
-    work, operations = programs.product(rows, width, operations)
+    with jax.default_matmul_precision(PRECISION if network_dtype == BFLOAT16 else None):
+        work, operations = programs.product(rows, width, operations)
     rates = programs.in_turns({"product": work}, {"product": operations}, 3)["product"]
     return statistics.median(rates)
 
@@ -117,8 +139,9 @@ def compiled(case: tuple[str, int, int, str], arguments: Any, is_over: Callable[
         return row | {"error": NO_TIME}
     begin = time.perf_counter()
     sizes = {"fcnet_hiddens": [width] * 2, "devices": 1, "num_steps": arguments.num_steps}
+    dtype, sizes = arguments.network_dtype, SimpleNamespace(**sizes)
     try:
-        work, steps, _ = throughput.compiled(name, num_envs, column, SimpleNamespace(**sizes))
+        work, steps, _ = throughput.compiled(name, num_envs, column, sizes, network_dtype=dtype)
     except jax.errors.JaxRuntimeError as error:  # no memory on the card
         return row | {"error": str(error).splitlines()[0]}
     launches, memory = kernels.launches(work.compiled.as_text()), peak_of(work.compiled)
@@ -158,10 +181,10 @@ def time_one(row: dict, work: programs.Work, arguments: Any) -> None:
         return
     width, num_envs = row["fcnet_hiddens"][0], row["num_envs"]
     seconds = row["steps"] / statistics.median(rates)
-    rows = throughput.configuration(row["env"], num_envs, [width] * 2).minibatch_size
+    rows = configuration(row["env"], num_envs, [width] * 2, arguments).minibatch_size
     flops = operations_of(row["env"], width) * row["steps"]
     row["kernel_us"] = 1e6 * seconds / max(1, row["kernels"])
-    row["of_peak"] = flops / seconds / peak(rows, width)
+    row["of_peak"] = flops / seconds / peak(rows, width, arguments.network_dtype)
     row["busy"] = None
     if num_envs == max(arguments.num_envs):
         which = f"{row['env']}-{num_envs}-{width}".replace(":", "-")
@@ -217,9 +240,10 @@ def covered(spans: list[tuple[float, float]]) -> float:
     return total
 
 
-def counted(name: str, width: int, num_envs: int) -> dict:
+def counted(name: str, width: int, arguments: Any) -> dict:
     """An update as it is for a GPU, without one."""
-    config = throughput.configuration(name, num_envs, [width] * 2)
+    num_envs = min(arguments.num_envs)
+    config = configuration(name, num_envs, [width] * 2, arguments)
     update, runner = programs.update_of(config)
     lowered = jax.jit(update).trace(runner).lower(lowering_platforms=("cuda",))
     text = lowered.as_text()
@@ -268,10 +292,10 @@ def measure(device: jax.Device, arguments: Any) -> None:
     begin = time.perf_counter()
     spent = lambda: time.perf_counter() - begin
     is_over = lambda: spent() > 60 * arguments.minutes
-    print(f"{device.device_kind}, jax {jax.__version__}", flush=True)
-    facts = {"device": device.device_kind, **report.circumstances()}
+    print(f"{device.device_kind}, jax {jax.__version__}, {arguments.network_dtype}", flush=True)
+    facts = {"device": device.device_kind, **facts_of(arguments)}
     for name in arguments.envs[:2]:
-        found = differences(name, arguments.compared)
+        found = differences(name, arguments)
         report.keep([{"env": name, "differences": found, **facts}], arguments.out)
         shares = ", ".join(f"{share:.1e}" for share in found)
         print(f"{name}: losses differ from the CPU's by {shares} after one update and more")
@@ -298,14 +322,22 @@ def main() -> None:
     parser.add_argument(
         "--platform", choices=("gpu", "cpu"), help="default: a card, if there is one"
     )
+    parser.add_argument(
+        "--network-dtype", choices=NETWORK_DTYPES, default=FLOAT32, help="of the networks' products"
+    )
+    parser.add_argument(
+        "--command-buffers", action="store_true", help=f"{COMMAND_BUFFERS} in XLA_FLAGS"
+    )
     parser.add_argument("--dry-run", action="store_true", help="lower and count, as without a card")
     parser.set_defaults(compared=COMPARED)
     arguments = parser.parse_args()
+    if arguments.command_buffers:  # XLA reads its flags with the first device
+        os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {COMMAND_BUFFERS}".strip()
     if arguments.dry_run or arguments.platform == "cpu":
         jax.config.update("jax_platforms", "cpu")  # before the first device is asked for
     try:
         for case in itertools.product(arguments.envs, arguments.num_envs, arguments.fcnet_hiddens):
-            throughput.configuration(*case[:2], [case[2]] * 2)
+            configuration(*case[:2], [case[2]] * 2, arguments)
     except UsageError as error:
         parser.error(str(error))
     device = jax.devices()[0] if arguments.platform == "cpu" else card()
@@ -316,8 +348,8 @@ def main() -> None:
         return
     print("a dry run: nothing is timed" if arguments.dry_run else "no card: a dry run")
     by_size = itertools.product(arguments.envs, arguments.fcnet_hiddens)
-    rows = [counted(name, width, min(arguments.num_envs)) for name, width in by_size]
-    report.keep([{**row, **report.circumstances()} for row in rows], arguments.out)
+    rows = [counted(name, width, arguments) for name, width in by_size]
+    report.keep([{**row, **facts_of(arguments)} for row in rows], arguments.out)
     print(table_of_counts(rows))
 
 

@@ -71,12 +71,15 @@ def reference(name: str, num_envs: int = 1024):
     return 1, step
 
 
-def configuration(name: str, num_envs: int, hiddens: list[int]):
-    """The environment's tuned settings, but for the sizes and with dense layers."""
+def configuration(name: str, num_envs: int, hiddens: list[int], **network):
+    """The environment's tuned settings, but for the sizes and with dense layers.
+
+    `network` are more settings of these layers.
+    """
     from jaxrl import PPOConfig
 
     # A setting of the built-in networks takes the place of a tuned model.
-    tuned = PPOConfig.tuned(name, fcnet_hiddens=tuple(hiddens))
+    tuned = PPOConfig.tuned(name, fcnet_hiddens=tuple(hiddens), **network)
     batch = num_envs * ROLLOUT_LENGTH
     rows = min(len(agents) for agents in tuned.setup().policies.values()) * batch
     return tuned.replace(
@@ -88,11 +91,15 @@ def configuration(name: str, num_envs: int, hiddens: list[int]):
     )
 
 
-def compiled(name: str, num_envs: int, column: str, arguments):
-    """(the work, environment steps in it, the devices that it is split over)."""
+def compiled(name: str, num_envs: int, column: str, arguments, **network):
+    """(the work, environment steps in it, the devices that it is split over).
+
+    `network` are settings for `configuration`.
+    """
     import programs
 
-    config, devices = configuration(name, num_envs, arguments.fcnet_hiddens), arguments.devices
+    config = configuration(name, num_envs, arguments.fcnet_hiddens, **network)
+    devices = arguments.devices
     if column == "stepping":
         work = programs.stepping(name, {}, num_envs, arguments.num_steps, devices)
         return work, num_envs * arguments.num_steps, devices

@@ -13,7 +13,7 @@ from jaxrl.core.types import PolicyId
 from jaxrl.models.mlp import ACTIVATIONS
 from jaxrl.models.model import MODEL, num_parameters
 from jaxrl.models.network_inputs import CHANNELS, FILTERS, OWN, SOURCES, CriticSpec, InputsSpec
-from jaxrl.models.networks import check_initializers, network_of
+from jaxrl.models.networks import FLOAT32, NETWORK_DTYPES, check_initializers, network_of
 from jaxrl.models.policy_spec import PolicySpec
 from jaxrl.ops.distributions import ACTION_DISTRIBUTIONS, MAX_LOG_STD
 from jaxrl.ops.exploration import EXPLORATION, check_exploration, exploration_of, read_exploration
@@ -129,6 +129,11 @@ class NetworkSettings:
         "first where that axis is the smallest",
         one_of(*CHANNELS, None),
     )
+    network_dtype: str = setting(
+        FLOAT32,
+        "operands of the network's matrix products: float32, or bfloat16, which a CPU ignores",
+        one_of(*NETWORK_DTYPES),
+    )
     use_lstm: bool = setting(
         False, "memory: an LSTM above the layers, below policy and value", flag
     )
@@ -197,11 +202,11 @@ def check_network(config: NetworkSettings) -> None:
     check_initializers(config)
     if chosen and not config.fcnet_hiddens:
         raise UsageError(f"{chosen[0]}=True needs a layer below it, but fcnet_hiddens is empty")
+    model = f"model={model_name(config.model)}: your own model"
     if config.model is not None and chosen:
-        raise UsageError(
-            f"{chosen[0]}=True and model={model_name(config.model)}: your own model has its own "
-            "memory"
-        )
+        raise UsageError(f"{chosen[0]}=True and {model} has its own memory")
+    if config.model is not None and config.network_dtype != FLOAT32:
+        raise UsageError(f"network_dtype={config.network_dtype!r} and {model} chooses its types")
     if config.critic_observation == OWN:
         return
     critic = f"critic_observation={config.critic_observation!r}"

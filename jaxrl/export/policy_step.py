@@ -19,6 +19,7 @@ from jaxrl.core.errors import UsageError
 from jaxrl.core.program_spaces import mask_length
 from jaxrl.core.spaces import Space, is_tree, parts_of, tree_of
 from jaxrl.core.types import PyTree
+from jaxrl.models.mixed_precision import in_float32
 from jaxrl.models.policy_spec import MASK, PolicySpec, PolicyState, PolicyWeights, without_mask
 from jaxrl.ops.distributions import dist_inputs
 
@@ -61,6 +62,7 @@ class PolicyStep:
     def __init__(
         self, policy_spec: PolicySpec, weights: PolicyWeights, *, masked: bool, explore: bool
     ):
+        policy_spec = in_float32(policy_spec)
         self.policy_spec, self.explore = policy_spec, explore
         self.weights = jax.tree.map(np.asarray, weights)
         self.obs_tensors = _obs_tensors(policy_spec.observation_space)

@@ -14,6 +14,8 @@ from jaxrl.models.model import Model, RecurrentModel
 from jaxrl.models.network_inputs import ALL_AGENTS, LAST, is_image
 from jaxrl.ops.distributions import num_log_stds
 
+FLOAT32, BFLOAT16 = NETWORK_DTYPES = ("float32", "bfloat16")
+
 if TYPE_CHECKING:
     from jaxrl.models.attention import Attention
     from jaxrl.models.cells import GRU, LSTM
@@ -35,6 +37,11 @@ def network_of(
         from jaxrl.models.custom import custom_model
 
         return custom_model(config.model, inputs, action_space, config.action_distribution)
+    if config.network_dtype == BFLOAT16:
+        from jaxrl.models.mixed_precision import mixed_precision
+
+        plain = config.replace(network_dtype=FLOAT32)
+        return mixed_precision(network_of(plain, inputs, action_space, value_inputs))
     if config.use_lstm or config.use_gru or config.use_attention:
         return _with_memory(config, inputs, action_space, value_inputs)
     kind = {"vf_share_layers": config.vf_share_layers, "value_space": value_inputs}

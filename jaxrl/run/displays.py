@@ -6,6 +6,7 @@ from jaxrl.algorithms.base import environment_line, idle_lines, policy_lines
 from jaxrl.core.displays import Display
 from jaxrl.core.plan import Line
 from jaxrl.core.settings_display import settings_display
+from jaxrl.models.mixed_precision import MixedPrecision
 from jaxrl.models.model import model_table, num_parameters
 from jaxrl.run.logging.console import agent_returns, duration
 from jaxrl.run.logging.result_rows import read_result
@@ -59,6 +60,8 @@ def policy_display(policy: Any) -> Display:
 
 def layers_of(model: Any) -> str:
     """`64 x 64, LSTM of 256`: the sizes of a built-in network, or the name of a user's."""
+    if isinstance(model, MixedPrecision):
+        return f"{layers_of(model.network)}, products in bfloat16"
     torso = getattr(model, "torso", model)
     hiddens = getattr(getattr(torso, "mlp", torso), "hiddens", None)
     if hiddens is None:

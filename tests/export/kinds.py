@@ -85,10 +85,11 @@ MASKED = (
 
 
 @functools.cache
-def policy_of_kind(kind):
+def policy_of_kind(kind, network_dtype="float32"):
     """A policy of random weights, which has no environment."""
     observation_space, action_space, settings = KINDS[kind]
-    config = PPOConfig(env="cartpole", fcnet_hiddens=(8, 8), **settings)
+    layers = {"fcnet_hiddens": (8, 8), "network_dtype": network_dtype}
+    config = PPOConfig(env="cartpole", **layers, **settings)
     spec = config.policy_spec("mover", observation_space, action_space, 2)
     rng = np.random.default_rng(3)
     shapes = jax.eval_shape(lambda: spec.model.init(jax.random.key(0)))

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from jaxrl.export.policy_step import PolicyStep
+from jaxrl.models.networks import NETWORK_DTYPES
 from tests.export.kinds import KINDS, policy_of_kind
 
 STATES = {
@@ -57,3 +58,16 @@ def test_the_state_of_the_value_network_is_no_input_and_a_shared_one_is():
         "state_in_prev_action": (2, 2),
     }
     assert all(np.all(value == 0) for value in apart.values())
+
+
+@pytest.mark.parametrize("kind", ["dense", "gru"])
+def test_a_policy_of_mixed_precision_is_exported_in_float32(kind, tmp_path):
+    policy, rounded = (policy_of_kind(kind, network_dtype) for network_dtype in NETWORK_DTYPES)
+    assert rounded.policy_spec.model != policy.policy_spec.model
+    steps = [
+        PolicyStep(each.policy_spec, each.weights, masked=each.masked, explore=False)
+        for each in (policy, rounded)
+    ]
+    assert str(steps[0].program()) == str(steps[1].program())
+    for ending in (".npz", ".stablehlo"):
+        assert rounded.export(tmp_path / f"model{ending}").parity.error < 1e-5

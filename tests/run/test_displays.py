@@ -63,6 +63,7 @@ def test_a_policy_shows_its_spaces_its_network_and_where_it_is_from(run, trained
         ({"fcnet_hiddens": ()}, "no hidden layer"),
         ({"fcnet_hiddens": (8,), "use_lstm": True, "lstm_cell_size": 16}, "8, LSTM of 16"),
         ({"fcnet_hiddens": (8,), "use_attention": True}, "8, Attention of 64"),
+        ({"fcnet_hiddens": (8,), "network_dtype": "bfloat16"}, "8, products in bfloat16"),
         (
             {"conv_filters": ((16, 3, 2), (8, 2, 1)), "fcnet_hiddens": (64,)},
             "16 filters of 3 x 3, 8 filters of 2 x 2, 64",

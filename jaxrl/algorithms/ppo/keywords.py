@@ -47,6 +47,7 @@ class TunedKeywords(TypedDict, total=False):
     conv_filters: Any
     conv_activation: str
     conv_channels: str | None
+    network_dtype: str
     use_lstm: bool
     use_gru: bool
     lstm_cell_size: int

@@ -21,6 +21,7 @@ from jaxrl.core.spaces import Box, Space, is_tree, parts_of, tree_of
 from jaxrl.core.types import PolicyId
 from jaxrl.models.model import num_parameters
 from jaxrl.models.network_inputs import ALL_AGENTS, OWN, STATE, is_image, layout_of
+from jaxrl.models.networks import BFLOAT16
 from jaxrl.models.policy_spec import PolicySpec
 from jaxrl.ops.distributions import num_log_stds
 from jaxrl.ops.environment_actions import ActionForm
@@ -195,6 +196,8 @@ def _network(config: PPOConfig, policy_spec: PolicySpec) -> str:
         shared = "value and policy share layers"
     heads = " x ".join(map(str, config.head_fcnet_hiddens))
     above = f", then {heads} for policy and value each" if heads else ""
+    if config.network_dtype == BFLOAT16:
+        beside += ", products in bfloat16"
     return f"network {layers} {config.fcnet_activation}{memory}{above}, {shared}{beside}"
 
 
