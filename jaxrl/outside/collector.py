@@ -159,7 +159,8 @@ def rollouts_of(
     in_actor = {**of_copies, "num_workers": 1}
     keeps_programs = bool(jax.config.jax_compilation_cache_dir)
     start = Start(spec, sizes, env_params, in_actor, keeps_programs)
-    faults = FaultCount(spec.env.name, settings.max_consecutive_faults)
     num_actors = min(settings.num_ray_actors, num_envs)
+    # A machine may take all its actors with it, before an episode ends elsewhere.
+    faults = FaultCount(spec.env.name, max(settings.max_consecutive_faults, num_actors))
     pickled_start = pickled(start, spec.env.name, "Ray actors")
     return RayRollouts(spec, pickled_start, (num_envs, num_actors), faults)

@@ -11,6 +11,7 @@ from jaxrl.core.types import PyTree
 from jaxrl.outside.host_rollout import Seconds, joined_envs
 from jaxrl.rollout.env_step import EnvBatch, RolloutSpec
 from jaxrl.rollout.rollout import Rollout
+from jaxrl.rollout.steps import Trajectory
 
 # The axis of the copies in each field of a `Rollout` that has one.
 ROLLOUT_AXES = {"trajectories": 2, "reached": 1, "episode_done": 1, "hist_data": 1, "shown": 1}
@@ -22,6 +23,27 @@ class Fragment(NamedTuple):
     envs: EnvBatch  # [e]  after it
     rollout: Rollout  # [T, e]
     seconds: Seconds
+
+
+def unplayed(like: Fragment) -> Fragment:
+    """A fragment of as many copies in which nobody acted, and of which nothing is learned."""
+
+    def without_rows(steps: Trajectory) -> Trajectory:
+        return steps.replace(
+            reward=np.zeros_like(steps.reward),
+            active=np.zeros_like(steps.active),
+            done=np.ones_like(steps.done),
+        )
+
+    rollout = like.rollout
+    return like._replace(
+        rollout=rollout.replace(
+            trajectories=tuple(map(without_rows, rollout.trajectories)),
+            episode_done=np.zeros_like(rollout.episode_done),
+            agent_steps=np.zeros_like(rollout.agent_steps),
+            num_env_steps=np.zeros_like(rollout.num_env_steps),
+        )
+    )
 
 
 def joined(spec: RolloutSpec, fragments: list[Fragment]) -> Fragment:

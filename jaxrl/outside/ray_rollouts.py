@@ -3,10 +3,11 @@
 Each actor holds some of the copies and acts in them itself (`rollout_actor`). Once for a rollout
 the weights go to the machines, through Ray's object store, and what each actor played comes back.
 
-An actor that is lost, alone or with its machine, is replaced where Ray has room. Its part of the
-rollout is played again by the new one, with the same weights and new episodes. So is one that does
-not answer for a while, as when its process is frozen. An actor for which Ray has no core to spare
-shares one with others, until there is: a machine that joins is used so.
+An actor that is lost, alone or with its machine, is replaced where Ray has room. The rollout does
+without its part where that is small, and the new one plays new episodes from the next rollout on;
+else the new one plays the part again, with the same weights and new episodes. So it is with one
+that does not answer for a while, as when its process is frozen. An actor for which Ray has no core
+to spare shares one with others, until there is: a machine that joins is used so.
 """
 
 import functools
@@ -25,9 +26,10 @@ import jax
 import numpy as np
 
 from jaxrl.core.errors import UsageError, one_line
+from jaxrl.core.fast_prng import to_standard_key
 from jaxrl.core.types import Key
 from jaxrl.models.policy_spec import PolicyWeights
-from jaxrl.outside.fragments import Fragment, joined
+from jaxrl.outside.fragments import Fragment, joined, unplayed
 from jaxrl.outside.host_rollout import Seconds, Stopped
 from jaxrl.outside.rollout_actor import Collected
 from jaxrl.outside.workers.env_functions import EnvFunction
@@ -39,6 +41,8 @@ from jaxrl.rollout.rollout import Rollout
 POLL_S = 1.0
 PATIENCE_S = 30.0  # for a core that others use
 ANSWER_TIMEOUT_S = 60.0  # to say that it still runs, which an actor does while it plays
+ASKS_IN_TIMEOUT = 4  # whether it still runs: a question costs the training a millisecond
+MOST_LEFT_OUT = 0.1  # of the copies in a rollout
 CLOSE_TIMEOUT_S = 2.0
 CONNECT_TIMEOUT_S = 10.0
 
@@ -87,6 +91,11 @@ class Share:
         return self.copies.stop - self.copies.start
 
     @property
+    def is_new(self) -> bool:
+        """True if it is in the hands of a successor that is not known to have started."""
+        return self.num_players > 1 and not self.player.has_started
+
+    @property
     def seeds(self) -> np.ndarray | None:
         """The seeds of the episodes of the next rollout; None: the present ones continue."""
         if not self.begins:
@@ -106,7 +115,8 @@ class _Order(NamedTuple):
     """A rollout that is asked for."""
 
     weights: Any  # Ray's reference
-    env_keys: Key  # [E]
+    env_keys: np.ndarray  # u32[E, ...], the numbers of the keys: slices of keys cost a call of JAX
+    key_impl: str
     env_steps: float
 
 
@@ -131,6 +141,7 @@ class RayRollouts:
         self._lost_at = float("-inf")  # when the last actor was replaced
         self._start = ray.put(start)
         self._has_played = False
+        self._examples: dict[int, Fragment] = {}  # by the number of copies
         bounds = [num_envs * i // num_actors for i in range(num_actors + 1)]
         self._shares = []
         for first, end in itertools.pairwise(bounds):
@@ -159,26 +170,42 @@ class RayRollouts:
     ) -> tuple[EnvBatch, Rollout, Seconds]:
         """Plays on for a rollout; arguments and results are those of `HostRollouts.collect`."""
         self._check_cluster()
-        order = _Order(self._ray.put(jax.device_get(weights)), env_keys, env_steps)
+        keys = to_standard_key(env_keys)
+        numbers, impl = np.asarray(jax.random.key_data(keys)), jax.random.key_impl(keys)
+        order = _Order(self._ray.put(jax.device_get(weights)), numbers, impl, env_steps)
+        lacks_cores = self._lacks_cores()
+        played: dict[int, Fragment] = {}
+        waiting: dict[Any, Share] = {}
+        left_out: list[Share] = []
         for share in self._shares:
             self._let_successor_play(share)
-        played: dict[int, Fragment] = {}
-        waiting = {self._next_step(share, order): share for share in self._shares}
+            if share.is_new:
+                self._look_after(share, lacks_cores)
+            if share.is_new and self._can_leave_out(share, left_out):
+                left_out.append(share)
+            else:
+                waiting[self._next_step(share, order)] = share
         while waiting:
             if self.stopping.is_set():
                 raise Stopped
-            done, _ = self._ray.wait(list(waiting), timeout=POLL_S)
+            # For all at once: a call for each of N costs Ray N looks at up to N references.
+            done, _ = self._ray.wait(list(waiting), num_returns=len(waiting), timeout=POLL_S)
             late = []
             if not done:
                 self._check_cluster()
-                late = [ref for ref, share in waiting.items() if self._is_late(share)]
-            for ref in {*done, *late}:
+                lacks = self._lacks_cores()
+                late = [ref for ref, share in waiting.items() if self._is_late(share, lacks)]
+            for ref in (*done, *late):
                 share = waiting.pop(ref)
                 fragment = self._taken(share, ref) if ref in done else self._given_up(share)
-                if fragment is None:
-                    waiting[self._next_step(share, order)] = share
-                else:
+                if fragment is not None:
                     played[share.copies.start] = fragment
+                elif self._can_leave_out(share, left_out):
+                    left_out.append(share)
+                else:
+                    waiting[self._next_step(share, order)] = share
+        for share in left_out:
+            played[share.copies.start] = unplayed(self._examples[share.size])
         self._has_played = True
         return joined(self._spec, [played[share.copies.start] for share in self._shares])
 
@@ -201,7 +228,7 @@ class RayRollouts:
         """Ray's reference to the player's start, then to what it plays."""
         if not share.player.has_started:
             return share.player.started
-        randomness = order.env_keys[share.copies], order.env_steps
+        randomness = order.env_keys[share.copies], order.key_impl, order.env_steps
         return share.player.actor.collect.remote(order.weights, randomness, share.seeds)
 
     def _taken(self, share: Share, ref: Any) -> Fragment | None:
@@ -228,6 +255,7 @@ class RayRollouts:
     def _counted(self, share: Share, collected: Collected) -> Fragment:
         """The fragment that an actor returned; its faults are counted, its messages logged."""
         share.begins = False
+        self._examples.setdefault(share.size, collected.fragment)
         self._faults.total += collected.num_faults
         self._faults.see(collected.fragment.rollout)
         self.num_restarts += collected.num_restarts
@@ -235,20 +263,38 @@ class RayRollouts:
             logging.getLogger(name).log(level, "%s: %s", share, message)
         return collected.fragment
 
-    def _is_late(self, share: Share) -> bool:
+    def _can_leave_out(self, share: Share, left_out: list[Share]) -> bool:
+        """Returns whether a rollout may end without the part of a lost actor, beside others."""
+        size_of = lambda shares: sum(share.size for share in shares)
+        is_small = size_of((*left_out, share)) <= MOST_LEFT_OUT * size_of(self._shares)
+        return is_small and share.num_players > 1 and share.size in self._examples
+
+    def _look_after(self, share: Share, lacks_cores: bool) -> None:
+        """Sees to it that the successor of a lost actor starts, between two rollouts."""
+        started = share.player.started
+        if self._ray.wait([started], timeout=0)[0]:
+            self._taken(share, started)
+        elif self._is_late(share, lacks_cores):
+            self._given_up(share)
+
+    def _is_late(self, share: Share, lacks_cores: bool) -> bool:
         """Returns whether a player is late to start or to answer, or lacks a core to start."""
         if share.player.has_started:
             return self._is_silent(share.player)
         waited = time.monotonic() - share.player.asked
         if share.successor is not None:
             return waited > START_TIMEOUT_S
-        return waited > PATIENCE_S or self._lacks_cores()
+        return waited > PATIENCE_S or lacks_cores
 
     def _is_silent(self, player: Candidate) -> bool:
-        """Returns whether a player has not answered for long; asks it again once it has."""
+        """Returns whether a player has not answered for long; asks it now and then."""
+        waited = time.monotonic() - player.asked
+        if waited < ANSWER_TIMEOUT_S / ASKS_IN_TIMEOUT:
+            return False
         if player.answer is None or self._ray.wait([player.answer], timeout=0)[0]:
             player.answer, player.asked = player.actor.answer.remote(), time.monotonic()
-        return time.monotonic() - player.asked > ANSWER_TIMEOUT_S
+            return False
+        return waited > ANSWER_TIMEOUT_S
 
     def _given_up(self, share: Share) -> None:
         """Puts another actor in the place of one that has not started, or does not answer."""

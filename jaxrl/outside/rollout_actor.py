@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from jaxrl.core.types import Key, PyTree
+from jaxrl.core.fast_prng import to_fast_key
+from jaxrl.core.types import PyTree
 from jaxrl.models.policy_spec import PolicyWeights
 from jaxrl.outside.fragments import Fragment
 from jaxrl.outside.host_rollout import HostRollouts
@@ -52,18 +53,21 @@ class RolloutActor:
     def collect(
         self,
         weights: tuple[PolicyWeights, ...],
-        randomness: tuple[Key, float],
+        randomness: tuple[np.ndarray, str, float],
         seeds: np.ndarray | None,
     ) -> Collected:
         """Plays a rollout with these weights; with `seeds` new episodes begin before.
 
         Args:
-            randomness: (env_keys, env_steps) of `HostRollouts.collect`.
+            randomness: (the numbers and the implementation of env_keys, env_steps), as of
+                `HostRollouts.collect`.
         """
+        numbers, key_impl, env_steps = randomness
         weights, rollouts = jax.device_put(weights), self._rollouts
         if seeds is not None:
             rollouts.reset(weights, seeds)
-        played = jax.device_get(rollouts.collect(weights, *randomness))
+        env_keys = to_fast_key(jax.random.wrap_key_data(numbers, impl=key_impl))
+        played = jax.device_get(rollouts.collect(weights, env_keys, env_steps))
         (faults, restarts), fragment = self._counted, Fragment(*played)
         self._counted = rollouts.num_faults, rollouts.num_restarts
         new = rollouts.num_faults - faults, rollouts.num_restarts - restarts

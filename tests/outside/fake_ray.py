@@ -74,7 +74,7 @@ class FakeRay:
 
     def __init__(self, cores=8):
         self.cores, self.actors = cores, []
-        self._head = socket.create_server(("127.0.0.1", 0))
+        self._head = socket.create_server(("127.0.0.1", 0), backlog=1000)  # nobody accepts
         self.address = f"127.0.0.1:{self._head.getsockname()[1]}"
         self.before_call = lambda actor, name: None
         self.is_held = lambda actor, name: False

@@ -17,10 +17,13 @@ import jaxrl
 from jaxrl.algorithms.on_policy import rollout_keys
 from jaxrl.core.errors import TooManyFaults
 from jaxrl.outside import ray_rollouts, rollout_actor
+from jaxrl.outside.collector import rollouts_of
+from jaxrl.outside.fragments import Fragment, unplayed
 from jaxrl.outside.host_rollout import HostRollouts, Stopped
 from jaxrl.outside.ray_rollouts import RayEnded, RayRollouts
 from jaxrl.outside.rollout_actor import Start
 from jaxrl.outside.workers.vector import FaultCount
+from jaxrl.run.settings import RunSettings
 from tests.outside.fake_ray import ActorDiedError, FakeRay
 from tests.outside.test_host_rollout import assert_equal
 from tests.outside.workers.environments import Counter, Nim
@@ -61,13 +64,13 @@ def built(env):
     return algorithm, tuple(learner.weights for learner in runner.learners)
 
 
-def actors_of(algorithm, num_actors, max_consecutive=20):
+def actors_of(algorithm, num_actors, max_consecutive=20, num_envs=E):
     spec, params = algorithm.rollout_spec, algorithm.env_params
     settings = {**HERE, "max_consecutive_faults": max_consecutive}
-    start = pickle.dumps(Start(spec, (E, T), params, settings, keeps_programs=False))
+    start = pickle.dumps(Start(spec, (num_envs, T), params, settings, keeps_programs=False))
     faults = FaultCount(spec.env.name, max_consecutive)
-    rollouts = RayRollouts(spec, start, (E, num_actors), faults)
-    rollouts.reset((), SEEDS)
+    rollouts = RayRollouts(spec, start, (num_envs, num_actors), faults)
+    rollouts.reset((), np.arange(num_envs, dtype=np.uint32))
     return rollouts
 
 
@@ -80,8 +83,8 @@ def playing(cluster):
     return actors, weights
 
 
-def keys_of(update):
-    return rollout_keys(jax.random.key(3), update, jnp.arange(E))
+def keys_of(update, num_envs=E):
+    return rollout_keys(jax.random.key(3), update, jnp.arange(num_envs))
 
 
 def first_steps(rollout):
@@ -135,6 +138,92 @@ def test_the_part_of_a_lost_actor_is_played_again_in_new_episodes(cluster, playi
     drawn = rollout.trajectories[0].obs[0, 0, :, 0, 0]
     assert len(set(drawn.tolist())) == E  # no two episodes have the same seed
     assert len(cluster.living) == 2
+
+
+@pytest.fixture
+def ten(cluster):
+    """(ten actors of a copy each that have played a rollout, the weights, the keys of another)."""
+    cluster.cores = 10
+    algorithm, weights = counters()
+    actors = actors_of(algorithm, 10, num_envs=10)
+    actors.collect(weights, keys_of(1, 10))
+    return actors, weights, lambda update: keys_of(update, 10)
+
+
+@pytest.mark.long
+def test_many_actors_go_on_without_one_that_is_lost_until_its_successor_has_started(cluster, ten):
+    actors, weights, keys = ten
+
+    def lose(actor, name):
+        if actor.number == 3 and name == "collect":
+            raise ActorDiedError
+
+    cluster.before_call = lose
+    cluster.is_held = lambda actor, name: actor.number == 10  # the successor
+    for update in (2, 3):
+        _, rollout, _ = actors.collect(weights, keys(update))
+        assert rollout.trajectories[0].active.all((0, 1, 3)).tolist() == [i != 3 for i in range(10)]
+        assert not rollout.trajectories[0].active[:, :, 3].any()
+        assert not rollout.episode_done[:, 3].any()
+        assert (rollout.num_env_steps, rollout.agent_steps.tolist()) == (9 * T, [9 * T])
+    assert (actors.num_faults, actors.num_restarts) == (1, 1)
+    cluster.is_held = lambda actor, name: False
+    _, rollout, _ = actors.collect(weights, keys(4))
+    assert rollout.trajectories[0].active.all()
+    assert first_steps(rollout) == [0 if i == 3 else 18 % 4 for i in range(10)]
+    assert rollout.num_env_steps == 10 * T
+
+
+@pytest.mark.long
+def test_more_than_a_tenth_is_played_again(cluster, ten):
+    actors, weights, keys = ten
+
+    def lose(actor, name):
+        if actor.number in (3, 4) and name == "collect":
+            raise ActorDiedError
+
+    cluster.before_call = lose
+    _, rollout, _ = actors.collect(weights, keys(2))
+    assert rollout.num_env_steps == 9 * T
+    (left_out,) = np.flatnonzero(~rollout.trajectories[0].active.any((0, 1, 3)))
+    again = 7 - left_out
+    assert {left_out, again} == {3, 4}
+    assert first_steps(rollout)[again] == 0
+    assert actors.num_restarts == 2
+
+
+@pytest.mark.long
+def test_nothing_is_learned_from_what_nobody_played(cluster, ten):
+    actors, weights, keys = ten
+    whole = actors.collect(weights, keys(2))[1]
+    left_out = unplayed(Fragment(None, whole, None)).rollout
+    assert (left_out.num_env_steps, left_out.agent_steps.tolist()) == (0, [0])
+    config = jaxrl.PPOConfig(
+        env=functools.partial(Counter, length=4), **{**SMALL, "num_envs": 10, "minibatch_size": 60}
+    )
+    algorithm = config.build()
+    runner = jax.jit(algorithm.init)(jax.random.key(0))
+    after, _ = jax.jit(algorithm.learn)(runner, left_out)
+    before, now = (jax.tree.leaves(each.learners[0].weights) for each in (runner, after))
+    for old, new in zip(before, now, strict=True):
+        np.testing.assert_array_equal(old, new)
+
+
+@pytest.mark.long
+def test_a_machine_may_take_all_its_actors_with_it(cluster):
+    algorithm, weights = counters()
+    settings = RunSettings(workers="ray:4", max_consecutive_faults=2)
+    spec = algorithm.rollout_spec
+    actors = rollouts_of(spec, (E, T), algorithm.env_params, settings, None)
+    actors.reset((), SEEDS)
+
+    def lose(actor, name):
+        if actor.number < 4 and name == "collect":
+            raise ActorDiedError
+
+    cluster.before_call = lose
+    _, rollout, _ = actors.collect(weights, keys_of(1))
+    assert (actors.num_restarts, rollout.num_env_steps) == (4, E * T)
 
 
 def test_an_actor_that_is_frozen_is_replaced_when_it_does_not_answer(
