@@ -39,7 +39,7 @@ NEEDS = [  # packages that no test needs otherwise, by a script and words of its
 ]
 # What others use.
 PARTS = {"kernels", "outside_training", "peer_stacks", "plain", "programs", "report"}
-PARTS |= {"rllib_examples"}
+PARTS |= {"rllib_examples", "simulated_ray"}
 PEERS = {"offline_rllib", "peer_until", "rllib_peer"}  # they train another library alone
 LONG = {  # half a minute and more, with --smoke too
     *("arena", "engine", "exploration", "fast", "kill_and_resume", "memory", "overhead", "peers"),
