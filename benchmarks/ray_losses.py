@@ -2,17 +2,19 @@
 
     python benchmarks/ray_losses.py
     python benchmarks/ray_losses.py --actors 100 --minutes 5
-    python benchmarks/ray_losses.py --start-s 20       # of actors that take longer to start
+    python benchmarks/ray_losses.py --most-left-out 0  # each rollout waits for the new actors
 
 The actors are simulated (`simulated_ray`), and so is the time that passes: each holds two copies of
 CartPole, whose steps are said to take 20 ms, as a simulator's, and plays rollouts of 128 steps. Now
-and then one is lost, or a machine with 16 of them. What jaxrl does is real: it sends weights,
-waits, replaces actors and joins what they played.
+and then one is lost, or a machine with 16 of them; another is there at once, and a new actor needs
+ten seconds to start and two to compile. What jaxrl does is real: it waits, replaces actors and
+joins what they played. Ray's own calls are not.
 
-    of the waits' own   the steps/s of collecting, as a share of what the waits alone would allow
-    not learned from    the share of the steps that are left out of rollouts, or played for nothing
-    clean, with a loss  seconds of a rollout, the median and the longest
-    training's own      seconds of this process for a rollout, without the simulation; real ones
+    speed            steps/s of collecting, as a share of what the steps' own time would allow
+    left out         share of the steps that rollouts lack, since an actor was lost
+    without a loss   seconds of a rollout in which nothing is lost: the median, and the longest
+    with a loss      the same where something is lost
+    this process     its seconds for a rollout, without the simulation; real ones
 """
 
 import logging
@@ -39,6 +41,7 @@ from jaxrl.outside.workers.vector import FaultCount
 COPIES, STEPS, STEP_S = 2, 128, 0.02  # of an actor; steps of a rollout; what a step takes
 SPREAD = 0.1  # of an actor's time for a rollout
 MACHINE = 16  # actors
+START_S, COMPILING_S = 10.0, 2.0  # of a new actor
 PROCESS_NOTICED_S, MACHINE_NOTICED_S = 1.0, 15.0  # until Ray says that they are lost
 # What is lost, how many actors at once, how often a minute.
 CASES = (
@@ -85,29 +88,27 @@ def measured(found: Played, machines: Machines, minutes: float) -> dict[str, Any
     rollouts = ray_rollouts.RayRollouts(spec, b"", sizes, faults)
     rollouts.reset((), np.arange(sizes[0], dtype=np.uint32))
     clean, hit, real_seconds, num_env_steps = [], [], [], 0
-    end = None
+    end = None  # of the time that counts
     while end is None or ray.clock.now < end:
         keys = rollout_keys(jax.random.key(0), 1, jnp.arange(sizes[0]))
         began, losses, now = ray.clock.now, ray.num_losses, time.perf_counter()
         in_ray = ray.seconds
         _, rollout, _ = rollouts.collect(found.weights, keys)
         if end is None:  # the first has to start the actors
-            end, ray.lost_seconds, first = ray.clock.now + 60 * minutes, 0.0, ray.clock.now
+            end, ray.num_losses = ray.clock.now + 60 * minutes, 0
             continue
         num_env_steps += int(rollout.num_env_steps)
         real_seconds.append(time.perf_counter() - now - (ray.seconds - in_ray))
         (clean if losses == ray.num_losses else hit).append(ray.clock.now - began)
     seconds = clean + hit
     asked = COPIES * num_actors * STEPS * len(seconds)
-    in_vain = ray.lost_seconds / STEP_S
     return {
         "share": num_env_steps * STEP_S / num_actors / sum(seconds),
-        "lost_share": (asked - num_env_steps + in_vain) / (asked + in_vain),
+        "left_out": 1 - num_env_steps / asked,
         "losses": ray.num_losses,
         "clean": clean,
         "hit": hit,
         "real_seconds": real_seconds,
-        "first": first,
         "num_faulty_episodes": rollouts.num_faults,
         "num_worker_restarts": rollouts.num_restarts,
     }
@@ -117,15 +118,22 @@ def main() -> None:
     parser = report.arguments_of("ray_losses", __doc__, SMALLEST)
     parser.add_argument("--actors", type=int, default=1000)
     parser.add_argument("--minutes", type=float, default=20.0, help="of simulated time")
-    parser.add_argument("--start-s", type=float, default=10.0, help="seconds until an actor plays")
+    parser.add_argument(
+        "--most-left-out",
+        type=float,
+        default=ray_rollouts.MOST_LEFT_OUT,
+        help="share of the copies that a rollout may lack",
+    )
     args = parser.parse_args()
+    ray_rollouts.MOST_LEFT_OUT = args.most_left_out
     logging.getLogger("jaxrl").setLevel(logging.ERROR)  # each loss is a line otherwise
     found, lines = played(args.actors), []
     for name, at_once, a_minute in CASES[: 2 if args.smoke else None]:
         noticed = MACHINE_NOTICED_S if at_once > 1 else PROCESS_NOTICED_S
         machines = Machines(
             cores=args.actors,
-            start=args.start_s,
+            start=START_S,
+            compiling=COMPILING_S,
             rollout=COPIES * STEPS * STEP_S,
             spread=SPREAD,
             actors_lost=at_once,
@@ -134,17 +142,18 @@ def main() -> None:
         )
         row = measured(found, machines, args.minutes)
         case = {"actors": args.actors, "lost": name, "minutes": args.minutes}
+        case["most_left_out"] = args.most_left_out
         report.keep([case | row | report.circumstances()], args.out)
         longest = [
             f"{statistics.median(part):.1f}, {max(part):.1f}" if part else "none"
             for part in (row["clean"], row["hit"])
         ]
-        shares = f"{row['share']:.2f}", f"{100 * row['lost_share']:.2f} %"
+        shares = f"{row['share']:.2f}", f"{100 * row['left_out']:.2f} %"
         lines.append([name, *shares, *longest, report.spread(row["real_seconds"], ".2f")])
         print(*lines[-1], f"{row['losses']} lost", flush=True)
-    titles = ["what is lost", "of the waits' own", "not learned from", "clean, s", "with a loss, s"]
-    print(f"\n{args.actors:,} actors, {args.minutes:g} minutes, {args.start_s:g} s to start one\n")
-    print(report.markdown([*titles, "training's own, s"], lines))
+    titles = ["what is lost", "speed", "left out", "without a loss, s", "with a loss, s"]
+    print(f"\n{args.actors:,} actors, {args.minutes:g} minutes\n")
+    print(report.markdown([*titles, "this process, s"], lines))
 
 
 if __name__ == "__main__":

@@ -27,7 +27,9 @@ class Machines:
     """Where the actors run, and what happens to them. Times are in seconds.
 
     Attributes:
-        cores: of the cluster; an actor takes one.
+        cores: of the cluster; an actor takes one, and what is lost is there again at once.
+        start: from the request for an actor until it has started.
+        compiling: that an actor's first rollout takes longer.
         actors_lost: at once, when something is lost: 1 is a process, more are a machine.
         lost_per_minute: how often that happens in the whole cluster.
         until_noticed: from a loss until Ray says so.
@@ -37,6 +39,7 @@ class Machines:
     cores: int
     start: float
     rollout: float
+    compiling: float = 0.0
     spread: float = 0.0
     actors_lost: int = 1
     lost_per_minute: float = 0.0
@@ -70,16 +73,11 @@ class Clock:
 
 @dataclass(eq=False, slots=True)
 class Ref:
-    """A result that is there at some time.
-
-    Attributes:
-        began: when an actor began to play a rollout for it.
-    """
+    """A result that is there at some time."""
 
     result: Any = None
     error: Exception | None = None
     is_done: bool = False
-    began: float | None = None
 
 
 @dataclass(eq=False)
@@ -92,6 +90,7 @@ class Actor:
     open: list[Ref] = field(default_factory=list)
     is_dead: bool = False
     has_core: bool = False
+    has_played: bool = False
     waits: list[Callable[[], None]] = field(default_factory=list)  # for a core
 
     def __getattr__(self, name: str) -> Any:
@@ -108,7 +107,6 @@ class SimulatedRay:
 
     Attributes:
         num_losses: actors that were lost.
-        lost_seconds: that lost actors had played of rollouts that were under way.
         seconds: real ones, that the simulation took.
     """
 
@@ -120,7 +118,7 @@ class SimulatedRay:
         self.actors: list[Actor] = []
         self._spare = float(machines.cores)
         self._in_line: list[Actor] = []  # for a core
-        self.num_losses, self.lost_seconds, self.seconds = 0, 0.0, 0.0
+        self.num_losses, self.seconds = 0, 0.0
         self._head = socket.create_server(("127.0.0.1", 0))
         threading.Thread(target=self._answer, daemon=True).start()
         self._lose_later()
@@ -138,7 +136,8 @@ class SimulatedRay:
         elif name == "collect":
             seconds = self.machines.rollout
             seconds *= math.exp(self._random.gauss(0.0, self.machines.spread))
-            ref.began = self.clock.now
+            seconds += 0.0 if actor.has_played else self.machines.compiling
+            actor.has_played = True
             self._done(actor, ref, self._play(), seconds)
         else:
             self._done(actor, ref, None, 0.0)
@@ -183,8 +182,6 @@ class SimulatedRay:
             first = self._random.randrange(len(living))
             for actor in living[first : first + self.machines.actors_lost]:
                 self.num_losses += 1
-                began = [ref.began for ref in actor.open if ref.began is not None]
-                self.lost_seconds += sum(self.clock.now - moment for moment in began)
                 self.kill(actor)
         self._lose_later()
 

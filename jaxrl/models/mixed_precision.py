@@ -28,7 +28,7 @@ class MixedPrecision:
     network: Model | RecurrentModel
 
     def init(self, key: Key) -> PyTree:
-        """The parameters of the network without it: rounded, kernels would not be orthogonal."""
+        """Not rounded: orthogonal kernels would no longer be orthogonal."""
         return self.network.init(key)
 
     def apply(self, params: PyTree, obs: PyTree) -> tuple[Distribution, jax.Array]:

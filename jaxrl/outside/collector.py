@@ -160,7 +160,9 @@ def rollouts_of(
     keeps_programs = bool(jax.config.jax_compilation_cache_dir)
     start = Start(spec, sizes, env_params, in_actor, keeps_programs)
     num_actors = min(settings.num_ray_actors, num_envs)
-    # A machine may take all its actors with it, before an episode ends elsewhere.
-    faults = FaultCount(spec.env.name, max(settings.max_consecutive_faults, num_actors))
+    most_faults = settings.max_consecutive_faults
+    if most_faults:  # a machine may take all its actors with it, each of which is a fault
+        most_faults = max(most_faults, num_actors)
+    faults = FaultCount(spec.env.name, most_faults)
     pickled_start = pickled(start, spec.env.name, "Ray actors")
     return RayRollouts(spec, pickled_start, (num_envs, num_actors), faults)

@@ -26,23 +26,28 @@ class Fragment(NamedTuple):
 
 
 def unplayed(like: Fragment) -> Fragment:
-    """A fragment of as many copies in which nobody acted, and of which nothing is learned."""
+    """A fragment of as many copies in which nobody acted, and from which nothing is learned.
+
+    What nobody reads where nobody acted is as in `like`, and so are `hist_data` and `shown`.
+    """
 
     def without_rows(steps: Trajectory) -> Trajectory:
         return steps.replace(
             reward=np.zeros_like(steps.reward),
             active=np.zeros_like(steps.active),
             done=np.ones_like(steps.done),
+            waited=None if steps.waited is None else np.zeros_like(steps.waited),
         )
 
     rollout = like.rollout
     return like._replace(
+        seconds=Seconds(0.0, 0.0),
         rollout=rollout.replace(
             trajectories=tuple(map(without_rows, rollout.trajectories)),
             episode_done=np.zeros_like(rollout.episode_done),
             agent_steps=np.zeros_like(rollout.agent_steps),
             num_env_steps=np.zeros_like(rollout.num_env_steps),
-        )
+        ),
     )
 
 

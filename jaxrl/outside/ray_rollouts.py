@@ -5,9 +5,9 @@ the weights go to the machines, through Ray's object store, and what each actor 
 
 An actor that is lost, alone or with its machine, is replaced where Ray has room. The rollout does
 without its part where that is small, and the new one plays new episodes from the next rollout on;
-else the new one plays the part again, with the same weights and new episodes. So it is with one
-that does not answer for a while, as when its process is frozen. An actor for which Ray has no core
-to spare shares one with others, until there is: a machine that joins is used so.
+else the new one plays the part again, with the same weights and new episodes. The same holds for
+one that does not answer for a while, as when its process is frozen. An actor for which Ray has no
+core to spare shares one with others, until there is: a machine that joins is used so.
 """
 
 import functools
@@ -41,7 +41,7 @@ from jaxrl.rollout.rollout import Rollout
 POLL_S = 1.0
 PATIENCE_S = 30.0  # for a core that others use
 ANSWER_TIMEOUT_S = 60.0  # to say that it still runs, which an actor does while it plays
-ASKS_IN_TIMEOUT = 4  # whether it still runs: a question costs the training a millisecond
+ASKS_IN_TIMEOUT = 4  # each costs the training about a millisecond
 MOST_LEFT_OUT = 0.1  # of the copies in a rollout
 CLOSE_TIMEOUT_S = 2.0
 CONNECT_TIMEOUT_S = 10.0
@@ -74,6 +74,7 @@ class Share:
         begins: whether new episodes begin with the next rollout.
         first_seeds: of the episodes that the first player began, u32[e].
         num_players: how many have begun episodes in these copies.
+        num_lost: how many of its actors were lost since one of them played a rollout.
     """
 
     copies: slice
@@ -82,6 +83,7 @@ class Share:
     begins: bool = True
     first_seeds: np.ndarray | None = None
     num_players: int = 1
+    num_lost: int = 0
 
     def __str__(self):
         return f"copies {self.copies.start} to {self.copies.stop - 1}"
@@ -92,8 +94,8 @@ class Share:
 
     @property
     def is_new(self) -> bool:
-        """True if it is in the hands of a successor that is not known to have started."""
-        return self.num_players > 1 and not self.player.has_started
+        """True if its actor was lost, and the next one is not known to have started."""
+        return self.num_lost > 0 and not self.player.has_started
 
     @property
     def seeds(self) -> np.ndarray | None:
@@ -173,14 +175,13 @@ class RayRollouts:
         keys = to_standard_key(env_keys)
         numbers, impl = np.asarray(jax.random.key_data(keys)), jax.random.key_impl(keys)
         order = _Order(self._ray.put(jax.device_get(weights)), numbers, impl, env_steps)
-        lacks_cores = self._lacks_cores()
         played: dict[int, Fragment] = {}
         waiting: dict[Any, Share] = {}
         left_out: list[Share] = []
         for share in self._shares:
             self._let_successor_play(share)
             if share.is_new:
-                self._look_after(share, lacks_cores)
+                self._look_after(share)
             if share.is_new and self._can_leave_out(share, left_out):
                 left_out.append(share)
             else:
@@ -188,7 +189,7 @@ class RayRollouts:
         while waiting:
             if self.stopping.is_set():
                 raise Stopped
-            # For all at once: a call for each of N costs Ray N looks at up to N references.
+            # Of all at once: Ray looks at every reference in each call.
             done, _ = self._ray.wait(list(waiting), num_returns=len(waiting), timeout=POLL_S)
             late = []
             if not done:
@@ -200,7 +201,7 @@ class RayRollouts:
                 fragment = self._taken(share, ref) if ref in done else self._given_up(share)
                 if fragment is not None:
                     played[share.copies.start] = fragment
-                elif self._can_leave_out(share, left_out):
+                elif not share.player.has_started and self._can_leave_out(share, left_out):
                     left_out.append(share)
                 else:
                     waiting[self._next_step(share, order)] = share
@@ -254,8 +255,8 @@ class RayRollouts:
 
     def _counted(self, share: Share, collected: Collected) -> Fragment:
         """The fragment that an actor returned; its faults are counted, its messages logged."""
-        share.begins = False
-        self._examples.setdefault(share.size, collected.fragment)
+        share.begins, share.num_lost = False, 0
+        self._examples[share.size] = collected.fragment
         self._faults.total += collected.num_faults
         self._faults.see(collected.fragment.rollout)
         self.num_restarts += collected.num_restarts
@@ -264,17 +265,21 @@ class RayRollouts:
         return collected.fragment
 
     def _can_leave_out(self, share: Share, left_out: list[Share]) -> bool:
-        """Returns whether a rollout may end without the part of a lost actor, beside others."""
+        """Returns whether a rollout may also end without this part, whose actor was lost.
+
+        It waits for a part of which the next actor was lost too: an environment that starts nowhere
+        has to end the training.
+        """
         size_of = lambda shares: sum(share.size for share in shares)
         is_small = size_of((*left_out, share)) <= MOST_LEFT_OUT * size_of(self._shares)
-        return is_small and share.num_players > 1 and share.size in self._examples
+        return is_small and self._has_played and share.num_lost == 1
 
-    def _look_after(self, share: Share, lacks_cores: bool) -> None:
+    def _look_after(self, share: Share) -> None:
         """Sees to it that the successor of a lost actor starts, between two rollouts."""
         started = share.player.started
         if self._ray.wait([started], timeout=0)[0]:
             self._taken(share, started)
-        elif self._is_late(share, lacks_cores):
+        elif self._is_late(share, self._lacks_cores()):
             self._given_up(share)
 
     def _is_late(self, share: Share, lacks_cores: bool) -> bool:
@@ -314,6 +319,7 @@ class RayRollouts:
         self._ray.kill(share.player.actor)
         self._faults.add(f"{share}: {reason}", share.size if share.player.has_started else 0)
         self.num_restarts += 1
+        share.num_lost += 1
         share.hand_to(self._asked(share.size, 1 if share.successor is None else 0))
 
     def _let_successor_play(self, share: Share) -> None:

@@ -193,6 +193,37 @@ def test_more_than_a_tenth_is_played_again(cluster, ten):
 
 
 @pytest.mark.long
+def test_a_part_that_no_actor_can_play_ends_the_training(cluster, ten):
+    actors, weights, keys = ten
+
+    def lose(actor, name):
+        if actor.number == 3 and name == "collect":
+            raise ActorDiedError
+        if actor.number >= 10 and name == "start":
+            actor.body.start = lambda *arguments: "on node7: ModuleNotFoundError: No module 'x'"
+
+    cluster.before_call = lose
+    actors.collect(weights, keys(2))  # without it
+    with pytest.raises(TooManyFaults, match=r"failed 21 times .* last: copies 3 to 3: .* on node7"):
+        actors.collect(weights, keys(3))
+
+
+@pytest.mark.long
+def test_the_first_rollout_waits_for_all(cluster):
+    cluster.cores = 10
+    algorithm, weights = counters()
+    actors = actors_of(algorithm, 10, num_envs=10)
+
+    def lose(actor, name):
+        if actor.number == 3 and name == "collect":
+            raise ActorDiedError
+
+    cluster.before_call = lose
+    _, rollout, _ = actors.collect(weights, keys_of(1, 10))
+    assert (rollout.num_env_steps, actors.num_restarts) == (10 * T, 1)
+
+
+@pytest.mark.long
 def test_nothing_is_learned_from_what_nobody_played(cluster, ten):
     actors, weights, keys = ten
     whole = actors.collect(weights, keys(2))[1]
