@@ -162,7 +162,7 @@ class Loop:
         self, key: Key, hypers: HypersByPolicy = None, env_params: PyTree = None
     ) -> RunnerState:
         spec, env_params = self.rollout_spec, self._params(env_params)
-        env_key, init_key = start_keys(key)
+        env_key, init_key = update_keys(key, 0)
         learners = self.init_learners(init_key, hypers)
         index = self._env_index()
         opponents = None
@@ -342,13 +342,8 @@ def parts_of(
     return (config, rollout_spec, env_params, learner_specs, pool), trained
 
 
-def start_keys(key: Key) -> tuple[Key, Key]:
-    """(env_key, init_key) of a run's initialisation."""
-    return tuple(jax.random.split(jax.random.fold_in(key, 0)))
-
-
-def update_keys(key: Key, update: jax.Array) -> tuple[Key, Key]:
-    """(play_key, learn_key) of a run's update; number 0 is the initialisation's."""
+def update_keys(key: Key, update: jax.Array | int) -> tuple[Key, Key]:
+    """(play_key, learn_key) of a run's update; those of number 0 are for the start of both."""
     return tuple(jax.random.split(jax.random.fold_in(to_fast_key(key), update)))
 
 
