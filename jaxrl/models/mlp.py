@@ -10,8 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl.core.errors import UsageError
-from jaxrl.core.spaces import Box, Discrete, MultiDiscrete, Space, is_tree, parts_of, tree_of
+from jaxrl.core.spaces import Box, Discrete, MultiDiscrete, Space, is_tree, tree_of
 from jaxrl.core.types import Key, PyTree
+from jaxrl.models.lookups import read_parts
 from jaxrl.ops.distributions import (
     Distribution,
     from_logits,
@@ -29,6 +30,8 @@ ACTIVATIONS: dict[str, Callable] = {
     "linear": lambda x: x,
 }
 INITIALIZERS = ("uniform", "orthogonal")
+TINY = 1e-30  # the least norm that is divided by
+BLOCK = 64  # columns that are orthogonalised together
 
 
 @dataclass(frozen=True)
@@ -85,17 +88,13 @@ class MLP:
         Layers are a list of {"kernel": f32[in, out], "bias": f32[out]}. With `free_log_std` also
         "log_std" f32[d].
         """
-        shapes = self._shapes()
-        sizes = [(inputs + 1) * outputs for layers in shapes.values() for inputs, outputs in layers]
-        drawn = noise_for(self.initializer, key, (sum(sizes),))  # each draw costs compile time
-        noise = iter(jnp.split(drawn, np.cumsum(sizes)[:-1]))
-        last_gains = {"policy": 0.01, "value": 1.0, "shared": math.sqrt(2)}
-        params = {}
-        for part, layers in shapes.items():
-            params[part] = []
-            for i, shape in enumerate(layers):
-                gain = last_gains[part] if i == len(layers) - 1 else math.sqrt(2)
-                params[part].append(draw_layer(next(noise), shape, gain, self.initializer))
+        by_part, last_gains = self._shapes(), {"policy": 0.01, "value": 1.0, "shared": math.sqrt(2)}
+        shapes, gains = [], []
+        for part, layers in by_part.items():
+            shapes += layers
+            gains += [math.sqrt(2)] * len(layers[1:]) + [last_gains[part]] * len(layers[:1])
+        drawn = iter(draw_layers(key, shapes, gains, self.initializer))
+        params = {part: [next(drawn) for _ in layers] for part, layers in by_part.items()}
         if self.free_log_std:
             first = jnp.float32(self.log_std_init)  # strong: the trained ones have its type
             params["log_std"] = jnp.full(num_log_stds(self.action_space), first)
@@ -202,88 +201,88 @@ def input_size(space: Space) -> int:
     )
 
 
-def noise_for(initializer: str, key: Key, shape: tuple[int, ...]) -> jax.Array:
-    """Random numbers for `draw_layer`, f32[*shape].
+def draw_layers(
+    key: Key, shapes: list[tuple[int, int]], gains: list[float], initializer: str
+) -> list[dict[str, jax.Array]]:
+    """Layers {"kernel": f32[in, out], "bias": f32[out]} of the shapes (in, out).
 
-    Standard normal for "orthogonal", else uniform in [-1, 1).
+    All together, since each draw and each loop that orthogonalises takes time to compile.
     """
-    if initializer == "orthogonal":
-        return jax.random.normal(key, shape)
-    return jax.random.uniform(key, shape, minval=-1.0)
+    is_orthogonal = initializer == "orthogonal"
+    ends = np.cumsum([(inputs + 1) * outputs for inputs, outputs in shapes])
+    least = np.nextafter(np.float32(-1), np.float32(0)) if is_orthogonal else -1.0
+    noise = jax.random.uniform(key, (ends[-1],), minval=least)
+    parts = list(zip(shapes, jnp.split(noise, ends[:-1]), strict=True))
+    kernels = [part[: math.prod(shape)].reshape(shape) for shape, part in parts]
+    if is_orthogonal:
+        kernels, biases = orthogonal(kernels), [jnp.zeros(outputs) for _, outputs in shapes]
+    else:
+        gains = [1 / math.sqrt(inputs) for inputs, _ in shapes]
+        biases = [part[-outputs:] / math.sqrt(inputs) for (inputs, outputs), part in parts]
+    layers = zip(gains, kernels, biases, strict=True)
+    return [{"kernel": gain * kernel, "bias": bias} for gain, kernel, bias in layers]
 
 
-def draw_layer(
-    noise: jax.Array, shape: tuple[int, int], gain: float, initializer: str
-) -> dict[str, jax.Array]:
-    """A layer from (in + 1) * out random numbers of `noise_for` with the same initializer."""
-    kernel, bias = noise[: math.prod(shape)].reshape(shape), noise[math.prod(shape) :]
-    if initializer == "orthogonal":
-        tall = shape[0] >= shape[1]
-        columns = orthonormal_columns(kernel if tall else kernel.T)
-        return {"kernel": gain * (columns if tall else columns.T), "bias": jnp.zeros(shape[1])}
-    bound = 1 / math.sqrt(shape[0])
-    return {"kernel": bound * kernel, "bias": bound * bias}
+def orthogonal(noise: list[jax.Array]) -> list[jax.Array]:
+    """Matrices with orthonormal columns, or rows if there are fewer, of uniform noise.
+
+    Those whose columns are as long are one computation, with columns of 0 for what one lacks.
+    """
+    tall = [matrix if matrix.shape[0] >= matrix.shape[1] else matrix.T for matrix in noise]
+    found = {}
+    for length in dict.fromkeys(matrix.shape[0] for matrix in tall):
+        group = [i for i, matrix in enumerate(tall) if matrix.shape[0] == length]
+        most = max(tall[i].shape[1] for i in group)
+        filled = [jnp.pad(tall[i], ((0, 0), (0, most - tall[i].shape[1]))) for i in group]
+        normal = math.sqrt(2) * jax.lax.erf_inv(jnp.stack(filled))
+        for i, columns in zip(group, jax.vmap(orthonormal_columns)(normal), strict=True):
+            columns = columns[:, : tall[i].shape[1]]
+            found[i] = columns if noise[i].shape[0] >= noise[i].shape[1] else columns.T
+    return [found[i] for i in range(len(noise))]
 
 
 def orthonormal_columns(matrix: jax.Array) -> jax.Array:
     """Gram-Schmidt orthogonalisation of the columns of f32[m, n], with m >= n.
 
-    Each column is orthogonalised twice ("twice is enough", Giraud et al. 2005). For a standard
-    normal matrix the result is uniformly distributed (Mezzadri 2007). LAPACK's QR would deadlock:
-    under vmap jaxlib (0.10.2) waits inside the thread pool that does its work, and on two cores two
-    such waits block each other.
+    Many columns are orthogonalised block by block, since products of matrices are fast, and each
+    twice ("twice is enough", Giraud et al. 2005). For a standard normal matrix the result is
+    uniformly distributed (Mezzadri 2007). LAPACK's QR would deadlock: under vmap jaxlib (0.10.2)
+    waits inside the thread pool that does its work, and on two cores two such waits block each
+    other.
     """
+    num_columns = matrix.shape[1]
+    if num_columns <= BLOCK:
+        return _orthonormal_block(matrix)
+    matrix = jnp.pad(matrix, ((0, 0), (0, -num_columns % BLOCK)))
+
+    def clean(i, basis):
+        first = i // 2 * BLOCK
+        source = jnp.where(i % 2 == 0, matrix, basis)
+        block = jax.lax.dynamic_slice_in_dim(source, first, BLOCK, axis=1)
+        basis = jax.lax.dynamic_update_slice_in_dim(basis, jnp.zeros_like(block), first, axis=1)
+        block = _orthonormal_block(block - basis @ (basis.T @ block))
+        return jax.lax.dynamic_update_slice_in_dim(basis, block, first, axis=1)
+
+    num_steps = 2 * (matrix.shape[1] // BLOCK)
+    return jax.lax.fori_loop(0, num_steps, clean, jnp.zeros_like(matrix))[:, :num_columns]
+
+
+def _orthonormal_block(matrix: jax.Array) -> jax.Array:
+    """Column by column, each twice; a column of 0 stays so."""
 
     def clean(i, basis):
         column = matrix[:, i]
         for _ in range(2):
             column = column - basis @ (basis.T @ column)
-        return basis.at[:, i].set(column / jnp.linalg.norm(column))
+        column = column / jnp.maximum(jnp.linalg.norm(column), TINY)
+        return basis.at[:, i].set(column)
 
     return jax.lax.fori_loop(0, matrix.shape[1], clean, jnp.zeros_like(matrix))
 
 
 def _read(space: Space, kernel: jax.Array, obs: PyTree) -> jax.Array:
     """The product of the encoded observation and the first layer's kernel, f32[..., out]."""
-    if is_tree(space):
-        return _read_parts(space, kernel, obs)
-    if isinstance(space, Box):
-        return _flat(space, obs).astype(kernel.dtype) @ kernel
-    return lookup(kernel, _rows(space, obs))
-
-
-def _read_parts(space: Space, kernel: jax.Array, obs: PyTree) -> jax.Array:
-    """Reads a tree like `_read`: one product per run of Boxes, one lookup of all integers."""
-    terms, rows, first = [], [], 0
-    is_box_part = lambda named: isinstance(named[1], Box)
-    for is_box, run in itertools.groupby(parts_of(space, obs), is_box_part):
-        flat, begin = [], first
-        for _, part, values in run:
-            if is_box:
-                flat.append(_flat(part, values).astype(kernel.dtype))
-            else:
-                rows.append(_rows(part, values.astype(jnp.int32)) + first)
-            first += input_size(part)
-        if is_box:
-            terms.append(jnp.concatenate(flat, axis=-1) @ kernel[begin:first])
-    if rows:
-        terms.append(lookup(kernel, jnp.concatenate(rows, axis=-1)))
-    return sum(terms[1:], start=terms[0])
-
-
-def _flat(space: Box, obs: jax.Array) -> jax.Array:
-    """The flattened observation, [..., size]."""
-    return obs.reshape(*obs.shape[: obs.ndim - len(space.shape)], space.size)
-
-
-def _rows(space: Discrete | MultiDiscrete, obs: jax.Array) -> jax.Array:
-    """The rows of the kernel that encode an observation, [..., K]."""
-    if isinstance(space, Discrete):
-        return obs[..., None]
-    offsets = np.cumsum((0, *space.counts[:-1]), dtype=np.int32)
-    return obs + offsets.reshape((1,) * (obs.ndim - 1) + (-1,))
-
-
-def lookup(kernel: jax.Array, index: jax.Array) -> jax.Array:
-    """The sum of the rows `index`, i32[..., K], of `kernel`, f32[..., out]."""
-    return jnp.sum(kernel[index], axis=-2)
+    if not isinstance(space, Box):
+        return read_parts(space, kernel, obs)
+    flat = obs.reshape(*obs.shape[: obs.ndim - len(space.shape)], space.size)
+    return flat.astype(kernel.dtype) @ kernel
