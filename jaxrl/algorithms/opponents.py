@@ -398,6 +398,9 @@ def _check_alike(rollout_spec: RolloutSpec, policy: PolicyId, copied: PolicyId) 
 def _difference(name: str, there: Any, here: Any) -> str:
     """`they have model.hiddens=(64, 64), it needs (32,)`: the first that is not equal."""
     is_model = name.startswith("model")
+    dtypes = [getattr(of, "network_dtype", "float32") for of in (there, here)]
+    if dtypes[0] != dtypes[1]:
+        return f"they have network_dtype={dtypes[0]!r}, it needs {dtypes[1]!r}"
     if is_model and type(there) is type(here) and dataclasses.is_dataclass(here):
         for field in dataclasses.fields(here):
             pair = getattr(there, field.name, None), getattr(here, field.name, None)

@@ -1,4 +1,4 @@
-"""How a first layer reads integers and trees: it looks integers up, as rows of its kernel."""
+"""First layers of integers and trees: integers are looked up, as rows of the kernel."""
 
 import itertools
 

@@ -12,7 +12,6 @@ import numpy as np
 from jaxrl.core.errors import UsageError
 from jaxrl.core.spaces import Box, Discrete, MultiDiscrete, Space, is_tree, tree_of
 from jaxrl.core.types import Key, PyTree
-from jaxrl.models.lookups import read_parts
 from jaxrl.ops.distributions import (
     Distribution,
     from_logits,
@@ -30,7 +29,6 @@ ACTIVATIONS: dict[str, Callable] = {
     "linear": lambda x: x,
 }
 INITIALIZERS = ("uniform", "orthogonal")
-TINY = 1e-30  # the least norm that is divided by
 BLOCK = 64  # columns that are orthogonalised together
 
 
@@ -237,7 +235,7 @@ def orthogonal(noise: list[jax.Array]) -> list[jax.Array]:
         normal = math.sqrt(2) * jax.lax.erf_inv(jnp.stack(filled))
         for i, columns in zip(group, jax.vmap(orthonormal_columns)(normal), strict=True):
             columns = columns[:, : tall[i].shape[1]]
-            found[i] = columns if noise[i].shape[0] >= noise[i].shape[1] else columns.T
+            found[i] = columns if tall[i] is noise[i] else columns.T
     return [found[i] for i in range(len(noise))]
 
 
@@ -274,7 +272,7 @@ def _orthonormal_block(matrix: jax.Array) -> jax.Array:
         column = matrix[:, i]
         for _ in range(2):
             column = column - basis @ (basis.T @ column)
-        column = column / jnp.maximum(jnp.linalg.norm(column), TINY)
+        column = column / jnp.maximum(jnp.linalg.norm(column), 1e-30)
         return basis.at[:, i].set(column)
 
     return jax.lax.fori_loop(0, matrix.shape[1], clean, jnp.zeros_like(matrix))
@@ -283,6 +281,8 @@ def _orthonormal_block(matrix: jax.Array) -> jax.Array:
 def _read(space: Space, kernel: jax.Array, obs: PyTree) -> jax.Array:
     """The product of the encoded observation and the first layer's kernel, f32[..., out]."""
     if not isinstance(space, Box):
+        from jaxrl.models.lookups import read_parts
+
         return read_parts(space, kernel, obs)
     flat = obs.reshape(*obs.shape[: obs.ndim - len(space.shape)], space.size)
     return flat.astype(kernel.dtype) @ kernel
