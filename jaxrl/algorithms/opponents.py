@@ -20,6 +20,7 @@ from jaxrl.core.program_spaces import action_from_program, mask_length
 from jaxrl.core.spaces import Box, Space, is_tree, tree_of
 from jaxrl.core.trust import load, parse_name
 from jaxrl.core.types import Key, PolicyId, PyTree
+from jaxrl.models.mixed_precision import MixedPrecision
 from jaxrl.models.policy_spec import PolicySpec, PolicyWeights, has_mask
 from jaxrl.ops.collectives import over_axis
 from jaxrl.ops.distributions import from_logits, num_logits
@@ -398,9 +399,10 @@ def _check_alike(rollout_spec: RolloutSpec, policy: PolicyId, copied: PolicyId) 
 def _difference(name: str, there: Any, here: Any) -> str:
     """`they have model.hiddens=(64, 64), it needs (32,)`: the first that is not equal."""
     is_model = name.startswith("model")
-    dtypes = [getattr(of, "network_dtype", "float32") for of in (there, here)]
-    if dtypes[0] != dtypes[1]:
-        return f"they have network_dtype={dtypes[0]!r}, it needs {dtypes[1]!r}"
+    rounds = [isinstance(model, MixedPrecision) for model in (there, here)]
+    if rounds[0] != rounds[1]:
+        there, here = ("bfloat16" if is_rounded else "float32" for is_rounded in rounds)
+        return f"they have network_dtype={there}, it needs {here}"
     if is_model and type(there) is type(here) and dataclasses.is_dataclass(here):
         for field in dataclasses.fields(here):
             pair = getattr(there, field.name, None), getattr(here, field.name, None)

@@ -52,9 +52,8 @@ def with_fast_keys(function: Callable, key: Key, *arguments: PyTree) -> PyTree:
     """`function(key, *arguments)` with a fast key; the keys it returns are standard.
 
     A function that fails with fast keys, because it draws by `jax.random.poisson` or keeps another
-    key in its state, is called with a standard one.
+    key in its state, is called with `key` itself.
     """
-    key = to_standard_key(key)
     fast = to_fast_key(key)
     if fast is key:
         return function(key, *arguments)
@@ -88,15 +87,15 @@ def _fast_impl():
 
 
 def _split(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-    return _blocks(math.prod(shape), True)(key, jnp.uint32(0)).reshape(*shape, 2)
+    return _blocks(math.prod(shape), both=True)(key, jnp.uint32(0)).reshape(*shape, 2)
 
 
 def _fold_in(key: jax.Array, number: jax.Array) -> jax.Array:
-    return _blocks(1, True)(key, number.astype(jnp.uint32))[0]
+    return _blocks(1, both=True)(key, number.astype(jnp.uint32))[0]
 
 
 def _bits(key: jax.Array, bit_width: int, shape: tuple[int, ...]) -> jax.Array:
-    words = _blocks(math.prod(shape), bit_width == 64)(key, jnp.uint32(0))
+    words = _blocks(math.prod(shape), both=bit_width == 64)(key, jnp.uint32(0))
     if bit_width == 64:
         words = words[:, 0].astype(jnp.uint64) << 32 | words[:, 1]
     return words.reshape(shape).astype(f"uint{bit_width}")
@@ -145,7 +144,8 @@ def _blocks(num: int, both: bool):
     def fused(keys, first):
         # XLA does not know that this branch is always taken. Without the branch it would compute
         # the rounds again for every element of each operation that reads a random number.
-        always, shape = keys.reshape(-1)[0] | 1 != 0, (*first.shape, num, *(2,) * both)
+        always = keys.reshape(-1)[0] | 1 != 0
+        shape = (*first.shape, num, 2) if both else (*first.shape, num)
         nothing = lambda *_: jnp.zeros(shape, jnp.uint32)
         return jax.lax.cond(always, in_one_kernel, nothing, keys, first)
 

@@ -107,11 +107,10 @@ class CNN:
         return layers
 
     def _draw(self, key: Key, channels: int) -> list[dict[str, jax.Array]]:
-        num_channels = [channels, *(filters for filters, _, _ in self.conv_filters)]
-        shapes = [
-            (kernel * kernel * inputs, filters)
-            for inputs, (filters, kernel, _) in zip(num_channels, self.conv_filters, strict=False)
-        ]
+        shapes = []
+        for filters, kernel, _ in self.conv_filters:
+            shapes.append((kernel * kernel * channels, filters))
+            channels = filters
         return draw_layers(key, shapes, [math.sqrt(2)] * len(shapes), self.mlp.initializer)
 
     def _features(self, layers: PyTree, part: str, obs: PyTree) -> PyTree:

@@ -18,16 +18,16 @@ def read_parts(space: Space, kernel: jax.Array, obs: PyTree) -> jax.Array:
     terms, rows, first = [], [], 0
     is_box_part = lambda named: isinstance(named[1], Box)
     for is_box, run in itertools.groupby(parts_of(space, obs), is_box_part):
-        flat, begin = [], first
+        numbers, begin = [], first
         for _, part, values in run:
             if is_box:
                 batch = values.shape[: values.ndim - len(part.shape)]
-                flat.append(values.reshape(*batch, part.size).astype(kernel.dtype))
+                numbers.append(values.reshape(*batch, part.size).astype(kernel.dtype))
             else:
                 rows.append(_rows(part, values.astype(jnp.int32)) + first)
             first += part.size if is_box else sum(part.counts)
         if is_box:
-            terms.append(jnp.concatenate(flat, axis=-1) @ kernel[begin:first])
+            terms.append(jnp.concatenate(numbers, axis=-1) @ kernel[begin:first])
     if rows:
         terms.append(lookup(kernel, jnp.concatenate(rows, axis=-1)))
     return sum(terms[1:], start=terms[0])

@@ -7,7 +7,6 @@ precision for the products of the backward pass.
 import dataclasses
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import ClassVar
 
 import jax
 
@@ -27,7 +26,6 @@ class MixedPrecision:
     """
 
     network: Model | RecurrentModel
-    network_dtype: ClassVar[str] = "bfloat16"
 
     def init(self, key: Key) -> PyTree:
         """Not rounded: orthogonal kernels would no longer be orthogonal."""

@@ -30,6 +30,7 @@ ACTIVATIONS: dict[str, Callable] = {
 }
 INITIALIZERS = ("uniform", "orthogonal")
 BLOCK = 64  # columns that are orthogonalised together
+ABOVE_MINUS_ONE = np.nextafter(np.float32(-1), np.float32(0))  # as jax.random.normal begins
 
 
 @dataclass(frozen=True)
@@ -90,7 +91,7 @@ class MLP:
         shapes, gains = [], []
         for part, layers in by_part.items():
             shapes += layers
-            gains += [math.sqrt(2)] * len(layers[1:]) + [last_gains[part]] * len(layers[:1])
+            gains += [math.sqrt(2) for _ in layers[:-1]] + [last_gains[part] for _ in layers[-1:]]
         drawn = iter(draw_layers(key, shapes, gains, self.initializer))
         params = {part: [next(drawn) for _ in layers] for part, layers in by_part.items()}
         if self.free_log_std:
@@ -204,36 +205,39 @@ def draw_layers(
 ) -> list[dict[str, jax.Array]]:
     """Layers {"kernel": f32[in, out], "bias": f32[out]} of the shapes (in, out).
 
-    All together, since each draw and each loop that orthogonalises takes time to compile.
+    The gains are of orthogonal kernels. All are drawn together: each draw takes time to compile.
     """
-    is_orthogonal = initializer == "orthogonal"
     ends = np.cumsum([(inputs + 1) * outputs for inputs, outputs in shapes])
-    least = np.nextafter(np.float32(-1), np.float32(0)) if is_orthogonal else -1.0
+    least = ABOVE_MINUS_ONE if initializer == "orthogonal" else -1.0
     noise = jax.random.uniform(key, (ends[-1],), minval=least)
     parts = list(zip(shapes, jnp.split(noise, ends[:-1]), strict=True))
     kernels = [part[: math.prod(shape)].reshape(shape) for shape, part in parts]
-    if is_orthogonal:
-        kernels, biases = orthogonal(kernels), [jnp.zeros(outputs) for _, outputs in shapes]
-    else:
-        gains = [1 / math.sqrt(inputs) for inputs, _ in shapes]
-        biases = [part[-outputs:] / math.sqrt(inputs) for (inputs, outputs), part in parts]
-    layers = zip(gains, kernels, biases, strict=True)
-    return [{"kernel": gain * kernel, "bias": bias} for gain, kernel, bias in layers]
+    if initializer == "orthogonal":
+        kernels = zip(gains, orthogonal(kernels), strict=True)
+        return [{"kernel": gain * of, "bias": jnp.zeros(of.shape[1])} for gain, of in kernels]
+    return [
+        {"kernel": kernel / math.sqrt(inputs), "bias": part[-outputs:] / math.sqrt(inputs)}
+        for kernel, ((inputs, outputs), part) in zip(kernels, parts, strict=True)
+    ]
 
 
 def orthogonal(noise: list[jax.Array]) -> list[jax.Array]:
-    """Matrices with orthonormal columns, or rows if there are fewer, of uniform noise.
+    """Matrices with orthonormal columns, or rows if there are fewer, of uniform noise in (-1, 1).
 
-    Those whose columns are as long are one computation, with columns of 0 for what one lacks.
+    Narrow ones with columns of one length are orthogonalised together, filled up with columns of 0,
+    and so are wide ones; the noise is made normal once they are stacked. All this saves kernels.
     """
     tall = [matrix if matrix.shape[0] >= matrix.shape[1] else matrix.T for matrix in noise]
+    kinds = [(matrix.shape[0], matrix.shape[1] > BLOCK) for matrix in tall]
     found = {}
-    for length in dict.fromkeys(matrix.shape[0] for matrix in tall):
-        group = [i for i, matrix in enumerate(tall) if matrix.shape[0] == length]
+    for kind in dict.fromkeys(kinds):
+        group = [i for i in range(len(tall)) if kinds[i] == kind]
         most = max(tall[i].shape[1] for i in group)
         filled = [jnp.pad(tall[i], ((0, 0), (0, most - tall[i].shape[1]))) for i in group]
         normal = math.sqrt(2) * jax.lax.erf_inv(jnp.stack(filled))
-        for i, columns in zip(group, jax.vmap(orthonormal_columns)(normal), strict=True):
+        with jax.default_matmul_precision("highest"):
+            drawn = jax.vmap(orthonormal_columns)(normal)
+        for i, columns in zip(group, drawn, strict=True):
             columns = columns[:, : tall[i].shape[1]]
             found[i] = columns if tall[i] is noise[i] else columns.T
     return [found[i] for i in range(len(noise))]
@@ -242,38 +246,34 @@ def orthogonal(noise: list[jax.Array]) -> list[jax.Array]:
 def orthonormal_columns(matrix: jax.Array) -> jax.Array:
     """Gram-Schmidt orthogonalisation of the columns of f32[m, n], with m >= n.
 
-    Many columns are orthogonalised block by block, since products of matrices are fast, and each
-    twice ("twice is enough", Giraud et al. 2005). For a standard normal matrix the result is
-    uniformly distributed (Mezzadri 2007). LAPACK's QR would deadlock: under vmap jaxlib (0.10.2)
-    waits inside the thread pool that does its work, and on two cores two such waits block each
-    other.
+    More than BLOCK columns are orthogonalised by blocks, since products of matrices are fast. Each
+    column and each block is cleaned twice ("twice is enough", Giraud et al. 2005). For a standard
+    normal matrix the result is uniformly distributed (Mezzadri 2007). LAPACK's QR would deadlock:
+    under vmap jaxlib (0.10.2) waits inside the thread pool that does its work, and on two cores two
+    such waits block each other.
     """
-    num_columns = matrix.shape[1]
-    if num_columns <= BLOCK:
+    n = matrix.shape[1]
+    if n <= BLOCK:
         return _orthonormal_block(matrix)
-    matrix = jnp.pad(matrix, ((0, 0), (0, -num_columns % BLOCK)))
+    matrix = jnp.pad(matrix, ((0, 0), (0, -n % BLOCK)))
 
     def clean(i, basis):
-        first = i // 2 * BLOCK
-        source = jnp.where(i % 2 == 0, matrix, basis)
-        block = jax.lax.dynamic_slice_in_dim(source, first, BLOCK, axis=1)
-        basis = jax.lax.dynamic_update_slice_in_dim(basis, jnp.zeros_like(block), first, axis=1)
-        block = _orthonormal_block(block - basis @ (basis.T @ block))
-        return jax.lax.dynamic_update_slice_in_dim(basis, block, first, axis=1)
+        apart = lambda _, block: _orthonormal_block(block - basis @ (basis.T @ block))
+        block = jax.lax.dynamic_slice_in_dim(matrix, i * BLOCK, BLOCK, axis=1)
+        block = jax.lax.fori_loop(0, 2, apart, block)
+        return jax.lax.dynamic_update_slice_in_dim(basis, block, i * BLOCK, axis=1)
 
-    num_steps = 2 * (matrix.shape[1] // BLOCK)
-    return jax.lax.fori_loop(0, num_steps, clean, jnp.zeros_like(matrix))[:, :num_columns]
+    return jax.lax.fori_loop(0, matrix.shape[1] // BLOCK, clean, jnp.zeros_like(matrix))[:, :n]
 
 
 def _orthonormal_block(matrix: jax.Array) -> jax.Array:
-    """Column by column, each twice; a column of 0 stays so."""
+    """The same, one column after the other; columns of 0 stay 0."""
 
     def clean(i, basis):
         column = matrix[:, i]
         for _ in range(2):
             column = column - basis @ (basis.T @ column)
-        column = column / jnp.maximum(jnp.linalg.norm(column), 1e-30)
-        return basis.at[:, i].set(column)
+        return basis.at[:, i].set(column / jnp.maximum(jnp.linalg.norm(column), 1e-30))
 
     return jax.lax.fori_loop(0, matrix.shape[1], clean, jnp.zeros_like(matrix))
 

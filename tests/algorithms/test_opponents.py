@@ -488,7 +488,7 @@ def test_a_pool_needs_a_policy_that_is_not_trained_and_one_alike_that_is():
     with pytest.raises(UsageError, match=alike):
         two_layers(OpponentPool(every=1), per_policy=networks)
     rounded = {"main": {"network_dtype": "bfloat16"}}
-    with pytest.raises(UsageError, match="they have network_dtype='bfloat16', it needs 'float32'"):
+    with pytest.raises(UsageError, match="they have network_dtype=bfloat16, it needs float32"):
         two_layers(OpponentPool(every=1), per_policy=rounded)
     spaces = PPOConfig(Leavers(), policies_to_train=("long",), opponents={"policy": "wide"})
     spaces.build()  # a pool of one, which needs no copies

@@ -10,8 +10,9 @@ import pytest
 
 from jaxrl import PPOConfig, make_train
 
-# Fusions, and exclusive ors: a kernel with random numbers has 20 to 23, and is slow to compile. A
-# twentieth more than there were in November 2026, for other versions of XLA; they only fall.
+# Fusions, and exclusive ors: each kernel that draws random numbers has 20 to 23, and is slow to
+# compile. A twentieth more than there were in November 2026, for other versions of XLA; they only
+# fall.
 LIMITS = {"cartpole": (525, 560), "arena": (1105, 1690)}
 
 

@@ -130,13 +130,6 @@ def test_with_fast_keys_hands_over_a_fast_key_and_returns_standard_ones():
     assert drawn["key"] == jax.random.fold_in(KEY, 1)
 
 
-def test_a_fast_key_may_be_handed_to_with_fast_keys():
-    draw = lambda key: (jax.random.poisson(key, 4.0, (5,)), key)
-    drawn, kept = with_fast_keys(draw, to_fast_key(KEY))
-    np.testing.assert_array_equal(drawn, jax.random.poisson(KEY, 4.0, (5,)))
-    assert kept == KEY
-
-
 @pytest.mark.parametrize(
     "draw",
     [
