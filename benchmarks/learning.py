@@ -251,10 +251,11 @@ def measure(task: str, variant: str, seeds: list[int], out: Path, **changed) -> 
         row |= {"settings": changed} if changed else {}
         row |= report.circumstances()
         rows.append(row)
+        last = _last(curve)
         print(
-            f"{task}, {variant}, seed {seed}: {_spread([curve[-1]['return_mean']])} after "
+            f"{task}, {variant}, seed {seed}: {_spread([last['return_mean']])} after "
             f"{curve[-1]['env_steps']:,} steps, "
-            f"{curve[-1]['seconds']:.0f} s; {_metrics(curve[-1])}",
+            f"{curve[-1]['seconds']:.0f} s; {_metrics(last)}",
             flush=True,
         )
         report.keep([row], out)
@@ -265,7 +266,7 @@ def table(rows: list[dict], window: int = 1) -> str:
     """Median and quartiles over seeds, by task and variant; a table for each row of marks.
 
     Args:
-        window: iterations, up to the mark, whose episodes make the return there.
+        window: iterations with ended episodes, up to the mark, that make the return there.
     """
     return "\n\n".join(
         _table([row for row in rows if MARKS[row["task"]] == marks], marks, window)
@@ -292,9 +293,9 @@ def _table(rows: list[dict], marks: tuple[int, ...], window: int) -> str:
             cells.append(
                 _spread([_at(curve, curve[-1]["env_steps"] // part, window) for curve in curves])
             )
-        names = curves[0][-1].get("metrics", {})
+        names = _last(curves[0]).get("metrics", {})
         cells[-1] += "".join(
-            f", {name} {_spread([curve[-1]['metrics'][name] for curve in curves])}"
+            f", {name} {_spread([_last(curve)['metrics'][name] for curve in curves])}"
             for name in names
         )
         passes = _passes(curves, THRESHOLD[task]) if task in THRESHOLD else ""
@@ -318,6 +319,11 @@ def draw(rows: list[dict], out: Path) -> None:
             report.lines(where, task, ("environment steps", "return of the iteration"), curves)
 
 
+def _last(curve: list[dict]) -> dict:
+    """The last iteration in which episodes ended; the last of all if none did."""
+    return next((point for point in reversed(curve) if point["num_episodes"]), curve[-1])
+
+
 def _metrics(point: dict) -> str:
     return ", ".join(
         f"{name} {value:.1f}"
@@ -327,18 +333,14 @@ def _metrics(point: dict) -> str:
 
 
 def _at(curve: list[dict], mark: int, window: int) -> float | None:
-    """The mean return of the episodes that ended in the iteration that reached `mark` steps.
+    """The mean return of the episodes of the last iteration, up to `mark` steps, that ended some.
 
-    Or in as many iterations up to it as `window` says; None if the curve does not go so far.
+    Or of as many such iterations as `window` says; None if the curve does not go so far.
     """
     reached = next((i for i, point in enumerate(curve) if point["env_steps"] >= mark), None)
     if reached is None:
         return None
-    points = [
-        point
-        for point in curve[max(0, reached + 1 - window) : reached + 1]
-        if point["num_episodes"]
-    ]
+    points = [point for point in curve[: reached + 1] if point["num_episodes"]][-window:]
     count = sum(point["num_episodes"] for point in points)
     return (
         sum(point["return_mean"] * point["num_episodes"] for point in points) / count
@@ -387,7 +389,7 @@ def main() -> None:
         "--settings", type=json.loads, default={}, help="of ours, on top of the task's own, as JSON"
     )
     parser.add_argument(
-        "--window", type=int, default=1, help="iterations whose episodes make a return in the table"
+        "--window", type=int, default=1, help="iterations with ended episodes that make a return"
     )
     arguments = parser.parse_args()
     changed = arguments.settings
