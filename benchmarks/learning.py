@@ -333,9 +333,9 @@ def _metrics(point: dict) -> str:
 
 
 def _at(curve: list[dict], mark: int, window: int) -> float | None:
-    """The mean return of the episodes of the last iteration, up to `mark` steps, that ended some.
+    """The mean return of the episodes that ended last before `mark` steps, all in one iteration.
 
-    Or of as many such iterations as `window` says; None if the curve does not go so far.
+    Or in as many iterations as `window` says; None if the curve does not go so far.
     """
     reached = next((i for i, point in enumerate(curve) if point["env_steps"] >= mark), None)
     if reached is None:
