@@ -695,7 +695,8 @@ MOST_FILES_OF_A_TRAINER, MOST_LINES_OF_A_TRAINER = 95, 17_900
 NOT_OF_A_TRAINER = (  # in its own folders: what a setting or a call asks for
     *("jaxrl/run/logging/figures", "jaxrl/run/resume", "jaxrl/run/divergence"),
     *("jaxrl/run/inference/policy", "jaxrl/core/drawing", "jaxrl/core/batched_env"),
-    *(f"jaxrl/models/{name}" for name in ("attention", "cells", "cnn", "custom", "recurrent_")),
+    *(f"jaxrl/models/{name}" for name in ("attention", "cells", "cnn", "custom", "lookups")),
+    "jaxrl/models/recurrent_",
     *("jaxrl/algorithms/opponents", "jaxrl/rollout/opponents", "jaxrl/rollout/critic_inputs"),
     "jaxrl/rollout/recorded_steps",
 )

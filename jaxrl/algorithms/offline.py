@@ -24,7 +24,6 @@ from jaxrl.algorithms.on_policy import (
     Loop,
     parts_of,
     shared_settings,
-    start_keys,
     update_keys,
 )
 from jaxrl.core.types import Key, PolicyId, PyTree
@@ -91,7 +90,7 @@ class _OfflineLoop(Loop):
     def init(
         self, key: Key, hypers: HypersByPolicy = None, env_params: PyTree = None
     ) -> RunnerState:
-        _, init_key = start_keys(key)
+        _, init_key = update_keys(key, 0)
         learners = self.init_learners(init_key, hypers)
         nothing = {feature.name: None for feature in self.rollout_spec.features}
         nowhere = EnvBatch(state=None, obs=(), episodes=None, features=nothing)

@@ -21,7 +21,7 @@ from jaxrl.algorithms.model_config import check_learner
 from jaxrl.algorithms.opponents import Pool, PoolState, make_pool, pool_policy
 from jaxrl.core.env import has_outside_state, lift
 from jaxrl.core.errors import UsageError
-from jaxrl.core.fast_prng import to_fast_key
+from jaxrl.core.fast_prng import to_fast_key, to_standard_key
 from jaxrl.core.outside_env import is_outside, refuse_outside
 from jaxrl.core.spaces import Space
 from jaxrl.core.types import Key, PolicyId, PyTree
@@ -162,7 +162,7 @@ class Loop:
         self, key: Key, hypers: HypersByPolicy = None, env_params: PyTree = None
     ) -> RunnerState:
         spec, env_params = self.rollout_spec, self._params(env_params)
-        env_key, init_key = start_keys(key)
+        env_key, init_key = update_keys(key, 0)
         learners = self.init_learners(init_key, hypers)
         index = self._env_index()
         opponents = None
@@ -258,8 +258,8 @@ class Loop:
     def init_learners(self, key: Key, hypers: HypersByPolicy) -> tuple[PyTree, ...]:
         """The first states of the learners by group, [N, ...]."""
         return tuple(
-            jax.vmap(functools.partial(self.init_learner, learner_spec))(numbers, keys)
-            for learner_spec, numbers, keys in self.by_group(hypers, key)
+            jax.vmap(functools.partial(self.init_learner, spec))(numbers, to_standard_key(keys))
+            for spec, numbers, keys in self.by_group(hypers, key)
         )
 
     def by_group(
@@ -342,13 +342,8 @@ def parts_of(
     return (config, rollout_spec, env_params, learner_specs, pool), trained
 
 
-def start_keys(key: Key) -> tuple[Key, Key]:
-    """(env_key, init_key) of a run's initialisation."""
-    return tuple(jax.random.split(jax.random.fold_in(key, 0)))
-
-
-def update_keys(key: Key, update: jax.Array) -> tuple[Key, Key]:
-    """(play_key, learn_key) of a run's update; number 0 is the initialisation's."""
+def update_keys(key: Key, update: jax.Array | int) -> tuple[Key, Key]:
+    """Fast keys (play_key, learn_key) of an update; update 0 begins environments and learners."""
     return tuple(jax.random.split(jax.random.fold_in(to_fast_key(key), update)))
 
 

@@ -87,39 +87,30 @@ def _fast_impl():
 
 
 def _split(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-    words = _blocks(math.prod(shape), _pair)(key, jnp.uint32(0))
-    return jnp.stack(words, axis=-1).reshape(*shape, 2)
+    return _blocks(math.prod(shape), both=True)(key, jnp.uint32(0)).reshape(*shape, 2)
 
 
 def _fold_in(key: jax.Array, number: jax.Array) -> jax.Array:
-    return jnp.concatenate(_blocks(1, _pair)(key, number.astype(jnp.uint32)))
+    return _blocks(1, both=True)(key, number.astype(jnp.uint32))[0]
 
 
 def _bits(key: jax.Array, bit_width: int, shape: tuple[int, ...]) -> jax.Array:
-    count = math.prod(shape)
+    words = _blocks(math.prod(shape), both=bit_width == 64)(key, jnp.uint32(0))
     if bit_width == 64:
-        high, low = _blocks(count, _pair)(key, jnp.uint32(0))
-        return (high.astype(jnp.uint64) << 32 | low).reshape(shape)
-    words = _blocks(count, jnp.bitwise_xor)(key, jnp.uint32(0))
+        words = words[:, 0].astype(jnp.uint64) << 32 | words[:, 1]
     return words.reshape(shape).astype(f"uint{bit_width}")
 
 
-def _pair(word0: jax.Array, word1: jax.Array) -> tuple[jax.Array, jax.Array]:
-    return word0, word1
-
-
 @functools.cache
-def _blocks(num: int, of_words: Callable[[jax.Array, jax.Array], PyTree]):
+def _blocks(num: int, both: bool):
     """A function of keys u32[..., 2] and first counts u32[...] that encrypts `num` counts.
 
-    It returns `of_words` of the encrypted words, [..., num].
+    It returns both words of each, u32[..., num, 2], or their exclusive or, u32[..., num].
     """
 
     @jax.custom_batching.custom_vmap
     def blocks(keys, first):
-        return jax.lax.platform_dependent(
-            keys, first, cpu=fused, default=drawn(extend.threefry2x32_p.bind)
-        )
+        return jax.lax.platform_dependent(keys, first, cpu=fused, default=in_jax)
 
     @blocks.def_vmap
     def blocks_of_all(axis_size, in_batched, keys, first):
@@ -127,25 +118,36 @@ def _blocks(num: int, of_words: Callable[[jax.Array, jax.Array], PyTree]):
             value if is_batched else jnp.broadcast_to(value, (axis_size, *value.shape))
             for value, is_batched in zip((keys, first), in_batched, strict=True)
         )
-        result = blocks(keys, first)
-        return result, jax.tree.map(lambda _: True, result)
+        return blocks(keys, first), True
 
-    def drawn(cipher):
-        def draw(keys, first):
-            counts = first[..., None] + jax.lax.broadcasted_iota(
-                jnp.uint32, (*first.shape, num), first.ndim
-            )
-            key0, key1 = (jnp.broadcast_to(keys[..., i, None], counts.shape) for i in (0, 1))
-            return of_words(*cipher(key0, key1, jnp.zeros_like(counts), counts))
+    def encrypted(cipher, keys, first, sides=()):
+        shape = (*sides, *first.shape, num)
+        key0, key1, first = (
+            jnp.broadcast_to(value[..., None], shape)
+            for value in (keys[..., 0], keys[..., 1], first)
+        )
+        counts = first + jax.lax.broadcasted_iota(jnp.uint32, shape, len(shape) - 1)
+        return cipher(key0, key1, jnp.zeros_like(counts), counts)
 
-        return draw
+    def in_jax(keys, first):
+        words = encrypted(extend.threefry2x32_p.bind, keys, first)
+        return jnp.stack(words, axis=-1) if both else jnp.bitwise_xor(*words)
+
+    def in_one_kernel(keys, first):
+        if not both:
+            return jnp.bitwise_xor(*encrypted(_threefry, keys, first))
+        # A kernel has one result. Two results would be two kernels, of twenty rounds each.
+        words = encrypted(_threefry, keys, first, (2,))
+        side = jax.lax.broadcasted_iota(jnp.uint32, words[0].shape, 0)
+        return jnp.moveaxis(jnp.where(side == 0, *words), 0, -1)
 
     def fused(keys, first):
         # XLA does not know that this branch is always taken. Without the branch it would compute
         # the rounds again for every element of each operation that reads a random number.
-        always, zeros = keys.reshape(-1)[0] | 1 != 0, jnp.zeros((*first.shape, num), jnp.uint32)
-        nothing = of_words(zeros, zeros)
-        return jax.lax.cond(always, drawn(_threefry), lambda *_: nothing, keys, first)
+        always = keys.reshape(-1)[0] | 1 != 0
+        shape = (*first.shape, num, 2) if both else (*first.shape, num)
+        nothing = lambda *_: jnp.zeros(shape, jnp.uint32)
+        return jax.lax.cond(always, in_one_kernel, nothing, keys, first)
 
     return jax.jit(blocks, inline=True)  # so that a draw outside any program is compiled once
 

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl.core.types import Key, PyTree
-from jaxrl.models.mlp import draw_layer, noise_for
+from jaxrl.models.mlp import draw_layers
 
 MASKED_SCORE = -1e30  # its softmax is 0
 
@@ -40,12 +40,11 @@ class Attention:
     def init(self, key: Key, num_inputs: int) -> PyTree:
         """{"embedding": layer, "units": [{"query", "key_value", "output", ...}, ...]}."""
         unit_shapes = self._unit_shapes()
-        num_layers = 1 + self.num_units * len(unit_shapes)
-        keys = iter(jax.random.split(key, num_layers))
-        embedding = self._draw(next(keys), (num_inputs, self.num_outputs))
-        units = []
+        shapes = [(num_inputs, self.num_outputs), *list(unit_shapes.values()) * self.num_units]
+        layers = iter(draw_layers(key, shapes, [1.0] * len(shapes), self.initializer))
+        embedding, units = next(layers), []
         for _ in range(self.num_units):
-            unit = {name: self._draw(next(keys), shape) for name, shape in unit_shapes.items()}
+            unit = {name: next(layers) for name in unit_shapes}
             unit["position"] = unit["position"]["kernel"]
             for name in ("content_bias", "position_bias"):
                 unit[name] = jnp.zeros((self.num_heads, self.head_dim))
@@ -151,10 +150,6 @@ class Attention:
             "mlp_gate": (2 * size, 2 * size),
             "mlp_gate_candidate": (2 * size, size),
         }
-
-    def _draw(self, key: Key, shape: tuple[int, int]) -> dict[str, jax.Array]:
-        noise = noise_for(self.initializer, key, ((shape[0] + 1) * shape[1],))
-        return draw_layer(noise, shape, 1.0, self.initializer)
 
 
 def _by_key(scores: jax.Array) -> jax.Array:

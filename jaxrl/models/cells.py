@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl.core.types import Key, PyTree
-from jaxrl.models.mlp import draw_layer, noise_for
+from jaxrl.models.mlp import draw_layers
 from jaxrl.models.model import carried
 
 
@@ -108,17 +108,14 @@ class LSTM:
 
 def _draw(key: Key, num_inputs: int, size: int, num_gates: int, initializer: str) -> PyTree:
     """Concatenated kernels of all gates; each gate's kernel is drawn separately."""
-
-    def gates(key, num_inputs):
-        noise = noise_for(initializer, key, (num_gates, (num_inputs + 1) * size))
-        draw = lambda noise: draw_layer(noise, (num_inputs, size), 1.0, initializer)
-        layers = jax.vmap(draw)(noise)
-        kernel = jnp.moveaxis(layers["kernel"], 0, 1).reshape(num_inputs, -1)
-        return kernel, layers["bias"].reshape(-1)
-
-    input_key, hidden_key = jax.random.split(key)
-    kernel, bias = gates(input_key, num_inputs)
-    return {"input": kernel, "hidden": gates(hidden_key, size)[0], "bias": bias}
+    shapes = [(num_inputs, size)] * num_gates + [(size, size)] * num_gates
+    layers = draw_layers(key, shapes, [1.0] * len(shapes), initializer)
+    joined = lambda name, layers: jnp.concatenate([layer[name] for layer in layers], axis=-1)
+    return {
+        "input": joined("kernel", layers[:num_gates]),
+        "hidden": joined("kernel", layers[num_gates:]),
+        "bias": joined("bias", layers[:num_gates]),
+    }
 
 
 def _project(params: PyTree, inputs: jax.Array, num_gates: int) -> tuple[jax.Array, ...]:

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jaxrl.core.errors import UsageError
 from jaxrl.core.spaces import Box, Space, is_tree, parts_of, space_of, tree_of
 from jaxrl.core.types import Key, PyTree
-from jaxrl.models.mlp import ACTIVATIONS, MLP, draw_layer, noise_for
+from jaxrl.models.mlp import ACTIVATIONS, MLP, draw_layers
 from jaxrl.models.network_inputs import Layout, is_image, layout_of
 from jaxrl.ops.distributions import Distribution
 
@@ -107,14 +107,11 @@ class CNN:
         return layers
 
     def _draw(self, key: Key, channels: int) -> list[dict[str, jax.Array]]:
-        layers, initializer = [], self.mlp.initializer
-        for i, (filters, kernel, _) in enumerate(self.conv_filters):
-            shape = (kernel * kernel * channels, filters)
-            layer_key = jax.random.fold_in(key, i)
-            noise = noise_for(initializer, layer_key, ((shape[0] + 1) * filters,))
-            layers.append(draw_layer(noise, shape, math.sqrt(2), initializer))
+        shapes = []
+        for filters, kernel, _ in self.conv_filters:
+            shapes.append((kernel * kernel * channels, filters))
             channels = filters
-        return layers
+        return draw_layers(key, shapes, [math.sqrt(2)] * len(shapes), self.mlp.initializer)
 
     def _features(self, layers: PyTree, part: str, obs: PyTree) -> PyTree:
         """f32[..., features] in place of each image of what a part reads."""

@@ -13,7 +13,7 @@ from jax.nn import initializers
 from jaxrl.core.errors import UsageError, brief, unknown_name
 from jaxrl.core.fields import number, one_of
 from jaxrl.core.types import Key, PyTree
-from jaxrl.models.mlp import INITIALIZERS, MLP, orthonormal_columns
+from jaxrl.models.mlp import INITIALIZERS, MLP, draw_layers
 
 Draw = Callable[[Key, tuple[int, ...]], jax.Array]
 GAINS = {  # torch.nn.init.calculate_gain
@@ -61,13 +61,7 @@ def _kaiming(distribution: str) -> Callable[..., Draw]:
 
 def _orthogonal(gain: float = 1.0) -> Draw:
     """Saxe et al. 2014: orthonormal columns, or rows if there are fewer, times the gain."""
-
-    def draw(key: Key, shape: tuple[int, ...]) -> jax.Array:
-        tall = shape[0] >= shape[1]
-        columns = orthonormal_columns(jax.random.normal(key, shape if tall else shape[::-1]))
-        return gain * (columns if tall else columns.T)
-
-    return draw
+    return lambda key, shape: draw_layers(key, [shape], [gain], "orthogonal")[0]["kernel"]
 
 
 BIASES: dict[str, Callable[..., Draw]] = {

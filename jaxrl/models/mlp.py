@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl.core.errors import UsageError
-from jaxrl.core.spaces import Box, Discrete, MultiDiscrete, Space, is_tree, parts_of, tree_of
+from jaxrl.core.spaces import Box, Discrete, MultiDiscrete, Space, is_tree, tree_of
 from jaxrl.core.types import Key, PyTree
 from jaxrl.ops.distributions import (
     Distribution,
@@ -29,6 +29,8 @@ ACTIVATIONS: dict[str, Callable] = {
     "linear": lambda x: x,
 }
 INITIALIZERS = ("uniform", "orthogonal")
+BLOCK = 64  # columns that are orthogonalised together
+ABOVE_MINUS_ONE = np.nextafter(np.float32(-1), np.float32(0))  # as jax.random.normal begins
 
 
 @dataclass(frozen=True)
@@ -85,17 +87,13 @@ class MLP:
         Layers are a list of {"kernel": f32[in, out], "bias": f32[out]}. With `free_log_std` also
         "log_std" f32[d].
         """
-        shapes = self._shapes()
-        sizes = [(inputs + 1) * outputs for layers in shapes.values() for inputs, outputs in layers]
-        drawn = noise_for(self.initializer, key, (sum(sizes),))  # each draw costs compile time
-        noise = iter(jnp.split(drawn, np.cumsum(sizes)[:-1]))
-        last_gains = {"policy": 0.01, "value": 1.0, "shared": math.sqrt(2)}
-        params = {}
-        for part, layers in shapes.items():
-            params[part] = []
-            for i, shape in enumerate(layers):
-                gain = last_gains[part] if i == len(layers) - 1 else math.sqrt(2)
-                params[part].append(draw_layer(next(noise), shape, gain, self.initializer))
+        by_part, last_gains = self._shapes(), {"policy": 0.01, "value": 1.0, "shared": math.sqrt(2)}
+        shapes, gains = [], []
+        for part, layers in by_part.items():
+            shapes += layers
+            gains += [math.sqrt(2) for _ in layers[:-1]] + [last_gains[part] for _ in layers[-1:]]
+        drawn = iter(draw_layers(key, shapes, gains, self.initializer))
+        params = {part: [next(drawn) for _ in layers] for part, layers in by_part.items()}
         if self.free_log_std:
             first = jnp.float32(self.log_std_init)  # strong: the trained ones have its type
             params["log_std"] = jnp.full(num_log_stds(self.action_space), first)
@@ -202,88 +200,89 @@ def input_size(space: Space) -> int:
     )
 
 
-def noise_for(initializer: str, key: Key, shape: tuple[int, ...]) -> jax.Array:
-    """Random numbers for `draw_layer`, f32[*shape].
+def draw_layers(
+    key: Key, shapes: list[tuple[int, int]], gains: list[float], initializer: str
+) -> list[dict[str, jax.Array]]:
+    """Layers {"kernel": f32[in, out], "bias": f32[out]} of the shapes (in, out).
 
-    Standard normal for "orthogonal", else uniform in [-1, 1).
+    The gains are of orthogonal kernels. All are drawn together: each draw takes time to compile.
     """
+    ends = np.cumsum([(inputs + 1) * outputs for inputs, outputs in shapes])
+    least = ABOVE_MINUS_ONE if initializer == "orthogonal" else -1.0
+    noise = jax.random.uniform(key, (ends[-1],), minval=least)
+    parts = list(zip(shapes, jnp.split(noise, ends[:-1]), strict=True))
+    kernels = [part[: math.prod(shape)].reshape(shape) for shape, part in parts]
     if initializer == "orthogonal":
-        return jax.random.normal(key, shape)
-    return jax.random.uniform(key, shape, minval=-1.0)
+        kernels = zip(gains, orthogonal(kernels), strict=True)
+        return [{"kernel": gain * of, "bias": jnp.zeros(of.shape[1])} for gain, of in kernels]
+    return [
+        {"kernel": kernel / math.sqrt(inputs), "bias": part[-outputs:] / math.sqrt(inputs)}
+        for kernel, ((inputs, outputs), part) in zip(kernels, parts, strict=True)
+    ]
 
 
-def draw_layer(
-    noise: jax.Array, shape: tuple[int, int], gain: float, initializer: str
-) -> dict[str, jax.Array]:
-    """A layer from (in + 1) * out random numbers of `noise_for` with the same initializer."""
-    kernel, bias = noise[: math.prod(shape)].reshape(shape), noise[math.prod(shape) :]
-    if initializer == "orthogonal":
-        tall = shape[0] >= shape[1]
-        columns = orthonormal_columns(kernel if tall else kernel.T)
-        return {"kernel": gain * (columns if tall else columns.T), "bias": jnp.zeros(shape[1])}
-    bound = 1 / math.sqrt(shape[0])
-    return {"kernel": bound * kernel, "bias": bound * bias}
+def orthogonal(noise: list[jax.Array]) -> list[jax.Array]:
+    """Matrices with orthonormal columns, or rows if there are fewer, of uniform noise in (-1, 1).
+
+    Narrow ones with columns of one length are orthogonalised together, filled up with columns of 0,
+    and so are wide ones; the noise is made normal once they are stacked. All this saves kernels.
+    """
+    tall = [matrix if matrix.shape[0] >= matrix.shape[1] else matrix.T for matrix in noise]
+    kinds = [(matrix.shape[0], matrix.shape[1] > BLOCK) for matrix in tall]
+    found = {}
+    for kind in dict.fromkeys(kinds):
+        group = [i for i in range(len(tall)) if kinds[i] == kind]
+        most = max(tall[i].shape[1] for i in group)
+        filled = [jnp.pad(tall[i], ((0, 0), (0, most - tall[i].shape[1]))) for i in group]
+        normal = math.sqrt(2) * jax.lax.erf_inv(jnp.stack(filled))
+        with jax.default_matmul_precision("highest"):
+            drawn = jax.vmap(orthonormal_columns)(normal)
+        for i, columns in zip(group, drawn, strict=True):
+            columns = columns[:, : tall[i].shape[1]]
+            found[i] = columns if tall[i] is noise[i] else columns.T
+    return [found[i] for i in range(len(noise))]
 
 
 def orthonormal_columns(matrix: jax.Array) -> jax.Array:
     """Gram-Schmidt orthogonalisation of the columns of f32[m, n], with m >= n.
 
-    Each column is orthogonalised twice ("twice is enough", Giraud et al. 2005). For a standard
+    More than BLOCK columns are orthogonalised by blocks, since products of matrices are fast. Each
+    column and each block is cleaned twice ("twice is enough", Giraud et al. 2005). For a standard
     normal matrix the result is uniformly distributed (Mezzadri 2007). LAPACK's QR would deadlock:
     under vmap jaxlib (0.10.2) waits inside the thread pool that does its work, and on two cores two
     such waits block each other.
     """
+    n = matrix.shape[1]
+    if n <= BLOCK:
+        return _orthonormal_block(matrix)
+    matrix = jnp.pad(matrix, ((0, 0), (0, -n % BLOCK)))
+
+    def clean(i, basis):
+        apart = lambda _, block: _orthonormal_block(block - basis @ (basis.T @ block))
+        block = jax.lax.dynamic_slice_in_dim(matrix, i * BLOCK, BLOCK, axis=1)
+        block = jax.lax.fori_loop(0, 2, apart, block)
+        return jax.lax.dynamic_update_slice_in_dim(basis, block, i * BLOCK, axis=1)
+
+    return jax.lax.fori_loop(0, matrix.shape[1] // BLOCK, clean, jnp.zeros_like(matrix))[:, :n]
+
+
+def _orthonormal_block(matrix: jax.Array) -> jax.Array:
+    """The same, one column after the other; columns of 0 stay 0."""
 
     def clean(i, basis):
         column = matrix[:, i]
         for _ in range(2):
             column = column - basis @ (basis.T @ column)
-        return basis.at[:, i].set(column / jnp.linalg.norm(column))
+        return basis.at[:, i].set(column / jnp.maximum(jnp.linalg.norm(column), 1e-30))
 
     return jax.lax.fori_loop(0, matrix.shape[1], clean, jnp.zeros_like(matrix))
 
 
 def _read(space: Space, kernel: jax.Array, obs: PyTree) -> jax.Array:
     """The product of the encoded observation and the first layer's kernel, f32[..., out]."""
-    if is_tree(space):
-        return _read_parts(space, kernel, obs)
-    if isinstance(space, Box):
-        return _flat(space, obs).astype(kernel.dtype) @ kernel
-    return lookup(kernel, _rows(space, obs))
+    if not isinstance(space, Box):
+        from jaxrl.models.lookups import read_parts
 
-
-def _read_parts(space: Space, kernel: jax.Array, obs: PyTree) -> jax.Array:
-    """Reads a tree like `_read`: one product per run of Boxes, one lookup of all integers."""
-    terms, rows, first = [], [], 0
-    is_box_part = lambda named: isinstance(named[1], Box)
-    for is_box, run in itertools.groupby(parts_of(space, obs), is_box_part):
-        flat, begin = [], first
-        for _, part, values in run:
-            if is_box:
-                flat.append(_flat(part, values).astype(kernel.dtype))
-            else:
-                rows.append(_rows(part, values.astype(jnp.int32)) + first)
-            first += input_size(part)
-        if is_box:
-            terms.append(jnp.concatenate(flat, axis=-1) @ kernel[begin:first])
-    if rows:
-        terms.append(lookup(kernel, jnp.concatenate(rows, axis=-1)))
-    return sum(terms[1:], start=terms[0])
-
-
-def _flat(space: Box, obs: jax.Array) -> jax.Array:
-    """The flattened observation, [..., size]."""
-    return obs.reshape(*obs.shape[: obs.ndim - len(space.shape)], space.size)
-
-
-def _rows(space: Discrete | MultiDiscrete, obs: jax.Array) -> jax.Array:
-    """The rows of the kernel that encode an observation, [..., K]."""
-    if isinstance(space, Discrete):
-        return obs[..., None]
-    offsets = np.cumsum((0, *space.counts[:-1]), dtype=np.int32)
-    return obs + offsets.reshape((1,) * (obs.ndim - 1) + (-1,))
-
-
-def lookup(kernel: jax.Array, index: jax.Array) -> jax.Array:
-    """The sum of the rows `index`, i32[..., K], of `kernel`, f32[..., out]."""
-    return jnp.sum(kernel[index], axis=-2)
+        return read_parts(space, kernel, obs)
+    flat = obs.reshape(*obs.shape[: obs.ndim - len(space.shape)], space.size)
+    return flat.astype(kernel.dtype) @ kernel

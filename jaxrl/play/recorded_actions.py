@@ -9,9 +9,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl.algorithms.on_policy import rollout_keys, start_keys
+from jaxrl.algorithms.on_policy import rollout_keys, update_keys
 from jaxrl.core.agent_steps import AgentSteps
 from jaxrl.core.env import MultiAgentEnvironment, is_stacked, raw_reset, raw_step
+from jaxrl.core.fast_prng import to_standard_key
 from jaxrl.core.program_spaces import mask_length
 from jaxrl.core.spaces import Space, tree_of
 from jaxrl.core.types import DEFAULT_POLICY, AgentId, Key, PyTree
@@ -189,7 +190,7 @@ def _keys_in_training(
     step_keys = jnp.concatenate([draws(np.int32(n + 1)).step_key[:, 0] for n in range(begin, end)])
     step_keys = step_keys[first - begin * rollout_length :][:length]
     if first == 0:
-        env_key, _ = start_keys(key)
+        env_key = to_standard_key(update_keys(key, 0)[0])
         return jax.random.fold_in(env_key, index[0])[None], step_keys
     update, step = divmod(first - 1, rollout_length)  # in which the last episode ended
     last = draws(np.int32(update + 1)).reset_key[step, 0]

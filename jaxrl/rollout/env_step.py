@@ -150,7 +150,7 @@ def reset_envs(
         env_index: i32[E], their global indices.
         weights: of those who act, by group, for the features that ask for them.
     """
-    keys = jax.vmap(lambda index: jax.random.fold_in(key, index))(env_index)
+    keys = jax.vmap(lambda i: to_standard_key(jax.random.fold_in(to_fast_key(key), i)))(env_index)
     obs, state = reset_all(spec.env, keys, env_params)
     num_agents, num_envs = len(spec.grouping.agents), env_index.shape[0]
     episodes = no_episodes(num_agents, spec.metrics, num_envs, always_active=spec.always_active)

@@ -9,6 +9,7 @@ import pytest
 
 import jaxrl
 from jaxrl import Trainer, UsageError, load_policy
+from jaxrl.algorithms.on_policy import on_policy
 from jaxrl.algorithms.sharding import check_devices, devices_worth_using
 from jaxrl.cli.plot import plot
 from tests.algorithms import reinforce
@@ -17,6 +18,7 @@ from tests.probes import Probe
 from tests.programs import SMALL_REINFORCE
 
 SOURCE = Path(reinforce.__file__)
+KEY = jax.random.key(0, impl="threefry2x32")
 PAID_FOR_ACTION_1 = ReinforceConfig(
     env=Probe(reward_for="action"),
     num_envs=16,
@@ -36,6 +38,19 @@ def test_the_algorithm_is_one_file_that_knows_no_other_algorithm():
     }
     assert len(SOURCE.read_text().splitlines()) <= 80
     assert not any(name.startswith(("jaxrl.algorithms.ppo", "jaxrl.run")) for name in imported)
+
+
+def test_an_algorithm_draws_its_first_parameters_with_a_key_that_it_may_keep():
+    """Keys of a run's start are fast ones, which have another type, until they get there."""
+    seen = []
+
+    def init_learner(spec, hypers, key):
+        seen.append(key.dtype)
+        return reinforce.init_learner(spec, hypers, key)
+
+    algorithm = on_policy(CARTPOLE, init_learner, reinforce.update_policy)
+    jax.eval_shape(algorithm.init, KEY)
+    assert seen == [KEY.dtype]
 
 
 @pytest.mark.long

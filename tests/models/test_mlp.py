@@ -8,9 +8,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.scipy.special import erfinv
 
 from jaxrl.core.spaces import Box, Dict, Discrete, MultiDiscrete, Tuple, parts_of
-from jaxrl.models.mlp import ACTIVATIONS, MLP, input_size, lookup
+from jaxrl.models.lookups import lookup
+from jaxrl.models.mlp import ABOVE_MINUS_ONE, ACTIVATIONS, MLP, input_size, orthogonal
 from jaxrl.models.model import num_parameters
 from jaxrl.ops.continuous import Beta, DiagGaussian, SquashedGaussian
 from tests.messages import refused_by
@@ -297,6 +299,30 @@ def test_orthogonal_layers_are_orthogonal_with_the_stated_gains(vf_share_layers)
             products, gain**2 * np.eye(min(kernel.shape)), atol=1e-5 * gain**2
         )
         assert np.all(bias == 0)
+
+
+def test_matrices_that_are_drawn_together_are_each_the_q_of_its_own_normal_numbers():
+    """Columns of one length are one computation; more than 64 of them are walked in blocks."""
+    shapes = [(4, 16), (16, 12), (16, 1), (200, 70), (150, 200), (200, 128), (200, 3)]
+    noise = [
+        jax.random.uniform(key, shape, minval=ABOVE_MINUS_ONE)
+        for key, shape in zip(jax.random.split(KEY, len(shapes)), shapes, strict=True)
+    ]
+    for numbers, matrix in zip(noise, jax.jit(orthogonal)(noise), strict=True):
+        tall = numbers.shape[0] >= numbers.shape[1]
+        normal = math.sqrt(2) * np.asarray(erfinv(numbers if tall else numbers.T), np.float64)
+        q, r = np.linalg.qr(normal)
+        q = q * np.sign(np.diag(r))  # Gram-Schmidt's: the first column keeps its direction
+        np.testing.assert_allclose(matrix, q if tall else q.T, atol=1e-5)
+
+
+def test_wide_square_layers_of_many_seeds_are_orthogonal():
+    """As of 256 x 256, which is walked in blocks; its last columns are nearly dependent."""
+    model = MLP(Box(-1.0, 1.0, (5,)), ACTIONS, (150, 150), initializer="orthogonal")
+    params = jax.jit(jax.vmap(model.init))(jax.random.split(KEY, 3))
+    kernels = params["policy"][1]["kernel"] / math.sqrt(2)
+    products = jnp.einsum("sij,sik->sjk", kernels, kernels)
+    np.testing.assert_allclose(products, np.broadcast_to(np.eye(150), products.shape), atol=1e-5)
 
 
 def test_orthogonal_draws_have_no_preferred_sign():
