@@ -117,10 +117,10 @@ def test_a_policy_with_memory_remembers_the_same_in_replays_and_evaluations():
 
     def lengths_of(weights):
         played = algorithm, weights, params
-        return [each.num_steps for each in recorded(played, number=4, explore=True)]
+        return [each.num_steps for each in recorded(played, number=16, explore=True)]
 
     lengths = lengths_of(large)
-    reported = counted((algorithm, large, params), number=4, explore=True)
+    reported = counted((algorithm, large, params), number=16, explore=True)
     expected = (reported["num_env_steps_sampled"], reported["episode_len_max"])
     assert (sum(lengths), max(lengths)) == expected
     is_hidden = lambda path: any(getattr(part, "key", None) == "hidden" for part in path)
