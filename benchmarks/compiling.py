@@ -2,9 +2,11 @@
 
     python benchmarks/compiling.py [--turns 5]
     git worktree add ../before HEAD~1 && python benchmarks/compiling.py ../before
+    python benchmarks/compiling.py --purejaxrl ../purejaxrl/purejaxrl/ppo.py
 
 Every figure is of a process of its own, without a compile cache; the programs and the versions take
-turns. XLA compiles each fusion to a kernel by itself, so their number is what compiling costs.
+turns. XLA compiles each fusion to a kernel by itself. PureJaxRL's program is that of its own file,
+at the settings of "CartPole 2048 x 32"; it needs its libraries, gymnax and distrax, beside jaxrl.
 """
 
 import json
@@ -12,6 +14,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
 import report
 
@@ -24,11 +27,22 @@ PROGRAMS = {
     "tuned CartPole": 'PPOConfig.tuned("cartpole")',
     "tuned arena": 'PPOConfig.tuned("arena")',
 }
+STANDARD = next(iter(PROGRAMS))
+OURS = "from jaxrl import PPOConfig, make_train\ntrain = make_train({})"
+PUREJAXRL = """
+from ppo import make_train
+train = make_train({
+    "ENV_NAME": "CartPole-v1", "NUM_ENVS": 2048, "NUM_STEPS": 32, "TOTAL_TIMESTEPS": 10 * 65536,
+    "UPDATE_EPOCHS": 4, "NUM_MINIBATCHES": 4, "LR": 2.5e-3, "ANNEAL_LR": True, "GAMMA": 0.99,
+    "GAE_LAMBDA": 0.95, "CLIP_EPS": 0.2, "ENT_COEF": 0.01, "VF_COEF": 0.5, "MAX_GRAD_NORM": 0.5,
+    "ACTIVATION": "tanh", "DEBUG": False,
+})
+"""
 WORKER = """
 import json, re, sys, time
 import jax
-from jaxrl import PPOConfig, make_train
-train, key = make_train(eval(sys.argv[1])), jax.random.key(0)
+exec(sys.argv[1])
+key = jax.random.key(0)
 begun = time.process_time()
 lowered = jax.jit(train).lower(key)
 traced = time.process_time()
@@ -41,31 +55,46 @@ print(json.dumps({"traced_s": traced - begun, "compiled_s": ended - traced, **co
 TITLES = ["program", "version", "traced, s", "compiled, s", "fusions", "products", "conditionals"]
 
 
-def compiled(checkout: Path, program: str) -> dict:
-    """The measurements of a program in a version, of a process of its own."""
-    command = [sys.executable, "-P", "-c", WORKER, PROGRAMS[program]]
-    environment = {**os.environ, "PYTHONPATH": str(checkout), "JAX_ENABLE_COMPILATION_CACHE": "0"}
-    done = subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE, text=True)
-    return json.loads(done.stdout.splitlines()[-1])
+class Version(NamedTuple):
+    """What compiles programs: a folder on Python's path, and the programs by their names."""
+
+    folder: Path
+    programs: dict[str, str]
+
+    def compiled(self, program: str) -> dict:
+        """The measurements of a program, of a process of its own."""
+        command = [sys.executable, "-P", "-c", WORKER, self.programs[program]]
+        path = {"PYTHONPATH": str(self.folder), "JAX_ENABLE_COMPILATION_CACHE": "0"}
+        done = subprocess.run(
+            command, env={**os.environ, **path}, check=True, stdout=subprocess.PIPE, text=True
+        )
+        return json.loads(done.stdout.splitlines()[-1])
 
 
 def main() -> None:
     parser = report.arguments_of("compiling", __doc__, {"turns": 1, "programs": report.first})
     parser.add_argument("others", nargs="*", type=Path, help="checkouts of other versions")
+    parser.add_argument("--purejaxrl", type=Path, help="PureJaxRL's ppo.py, to compile beside ours")
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--programs", nargs="+", choices=PROGRAMS, default=list(PROGRAMS))
     arguments = parser.parse_args()
-    checkouts = {str(other): other.resolve() for other in arguments.others} | {"this": HERE}
+    ours = {name: OURS.format(settings) for name, settings in PROGRAMS.items()}
+    versions = {str(other): Version(other.resolve(), ours) for other in arguments.others}
+    versions["this"] = Version(HERE, ours)
+    if arguments.purejaxrl is not None:
+        folder = arguments.purejaxrl.resolve().parent
+        versions["PureJaxRL's"] = Version(folder, {STANDARD: PUREJAXRL})
     rows = [
-        {"program": program, "version": version, **compiled(checkout, program)}
+        {"program": program, "version": name, **version.compiled(program)}
         for _ in range(arguments.turns)
         for program in arguments.programs
-        for version, checkout in checkouts.items()
+        for name, version in versions.items()
+        if program in version.programs
     ]
     report.keep([{**row, **report.circumstances()} for row in rows], arguments.out)
     lines = []
     for program in arguments.programs:
-        for version in checkouts:
+        for version in (name for name, each in versions.items() if program in each.programs):
             which = {"program": program, "version": version}
             repeats = [row for row in rows if which.items() <= row.items()]
             seconds = [

@@ -9,16 +9,16 @@ trains as fast as a network without memory.
     per_policy={"pol1": {"model": model, "max_seq_len": 1}}
 """
 
-from collections.abc import Iterator
-
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from jaxrl.core.errors import UsageError
-from jaxrl.core.spaces import Discrete, MultiDiscrete, Space
-from jaxrl.core.types import PyTree
+from jaxrl.core.spaces import Box, Discrete, MultiDiscrete, Space, Tuple, tree_of
+from jaxrl.core.types import Key, PyTree
+from jaxrl.models.lookups import read_parts
+from jaxrl.models.mlp import dense, draw_layers, input_size, row_like
 
 UNITS = 64  # of each hidden layer
 REACH = 3  # cells to each side that the network sees around the agent
@@ -58,21 +58,15 @@ class CellMemory(nn.Module):
 
     @nn.compact
     def __call__(self, obs: jax.Array, carry: PyTree) -> tuple[jax.Array, jax.Array, PyTree]:
-        cell, other, time = obs[..., 0], obs[..., 1], carry["time"]
+        cell, time = obs[..., 0], carry["time"]
         here = jax.nn.one_hot(cell, self.num_cells)
         here = here * (time > 0)[..., None].astype(here.dtype)
         visited = jnp.maximum(carry["visited"], here)
         share = time[..., None] / self.num_cells
         near = surroundings(1.0 - visited, cell, self.height, self.width)
         numbers = jnp.concatenate([visited, near, share], axis=-1)
-
-        def network(num_outputs: int, scale: float) -> jax.Array:
-            hidden = nn.Dense(UNITS)(numbers)
-            for feature in place_features(cell, other, self.height, self.width):
-                hidden += feature
-            return upper_layers(hidden, num_outputs, scale)
-
-        logits, value = network(self.action_space.n, 0.01), network(1, 1.0)[..., 0]
+        space = Tuple((Box(0, 1, (numbers.shape[-1],)), place_space(self)))
+        logits, value = policy_and_value(self, space, (numbers, places(self, obs)))
         return logits, value, {"visited": visited, "time": time + 1.0}
 
 
@@ -87,20 +81,53 @@ def check_grid(model: nn.Module) -> None:
         )
 
 
-def place_features(
-    cell: jax.Array, other: jax.Array, height: int, width: int
-) -> Iterator[jax.Array]:
-    """The first layer's sums f32[..., UNITS] of the two cells and of the way between them."""
-    yield nn.Embed(height * width, UNITS)(cell)
-    yield nn.Embed(height * width, UNITS)(other)
-    ways = (2 * height - 1) * (2 * width - 1)
-    yield nn.Embed(ways, UNITS)(relative_place(cell, other, height, width))
+def place_space(model: nn.Module) -> MultiDiscrete:
+    """The space of `places`."""
+    cells, ways = model.height * model.width, (2 * model.height - 1) * (2 * model.width - 1)
+    return MultiDiscrete((cells, cells, ways))
 
 
-def upper_layers(hidden: jax.Array, num_outputs: int, scale: float) -> jax.Array:
-    """The layers above the first one's sums, f32[..., num_outputs]."""
-    hidden = nn.relu(nn.Dense(UNITS)(nn.relu(hidden)))
-    return nn.Dense(num_outputs, kernel_init=nn.initializers.orthogonal(scale))(hidden)
+def places(model: nn.Module, obs: jax.Array) -> jax.Array:
+    """i32[..., 3]: both cells, and the number of the way between them."""
+    way = relative_place(obs[..., 0], obs[..., 1], model.height, model.width)
+    return jnp.concatenate([obs, way[..., None]], axis=-1)
+
+
+def policy_and_value(model: nn.Module, space: Space, inputs: PyTree) -> tuple[jax.Array, jax.Array]:
+    """Two hidden layers each: logits f32[..., actions] and a value f32[...].
+
+    Both have half of the first layer's units: one product and one lookup serve them.
+
+    space: of the inputs, numbers and integers.
+    """
+    layers = model.param("layers", draw, space, model.action_space.n)
+    first = layers["first"]
+    sums = read_parts(space, first["kernel"], inputs)
+    policy, value = jnp.split(nn.relu(sums + row_like(first["bias"], sums)), 2, axis=-1)
+    return upper_layers(layers["policy"], policy), upper_layers(layers["value"], value)[..., 0]
+
+
+def draw(key: Key, space: Space, num_actions: int) -> PyTree:
+    """{"first": layer, "policy": layers, "value": layers} of {"kernel", "bias"}, all drawn at once.
+
+    The first layer's sums begin with a variance of at most 1 for the numbers together, and of
+    1 / UNITS for each integer.
+    """
+    parts = jax.tree.leaves(tree_of(space))
+    spreads = [(input_size(part), part.size if isinstance(part, Box) else UNITS) for part in parts]
+    spread = np.concatenate([np.full(rows, fan_in**-0.5, np.float32) for rows, fan_in in spreads])
+    first_key, upper_key = jax.random.split(key)
+    kernel = spread[:, None] * jax.random.normal(first_key, (len(spread), 2 * UNITS))
+    shapes = [(UNITS, UNITS), (UNITS, num_actions), (UNITS, UNITS), (UNITS, 1)]
+    upper = draw_layers(upper_key, shapes, [1.0, 0.01, 1.0, 1.0], "orthogonal")
+    first = {"kernel": kernel, "bias": jnp.zeros(2 * UNITS)}
+    return {"first": first, "policy": upper[:2], "value": upper[2:]}
+
+
+def upper_layers(layers: list[dict[str, jax.Array]], hidden: jax.Array) -> jax.Array:
+    """The layers above the first one, f32[..., outputs]."""
+    hidden_layer, last = layers
+    return dense(last, nn.relu(dense(hidden_layer, hidden)))
 
 
 def surroundings(board: jax.Array, cell: jax.Array, height: int, width: int) -> jax.Array:

@@ -11,7 +11,7 @@ import flax.linen as nn
 import jax
 
 from jaxrl.core.spaces import Space
-from jaxrl.envs.networks.cell_memory import check_grid, place_features, upper_layers
+from jaxrl.envs.networks.cell_memory import check_grid, place_space, places, policy_and_value
 
 
 class CellPair(nn.Module):
@@ -37,8 +37,4 @@ class CellPair(nn.Module):
 
     @nn.compact
     def __call__(self, obs: jax.Array) -> tuple[jax.Array, jax.Array]:
-        def network(num_outputs: int, scale: float) -> jax.Array:
-            features = place_features(obs[..., 0], obs[..., 1], self.height, self.width)
-            return upper_layers(sum(features), num_outputs, scale)
-
-        return network(self.action_space.n, 0.01), network(1, 1.0)[..., 0]
+        return policy_and_value(self, place_space(self), places(self, obs))

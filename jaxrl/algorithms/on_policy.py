@@ -27,6 +27,7 @@ from jaxrl.core.spaces import Space
 from jaxrl.core.types import Key, PolicyId, PyTree
 from jaxrl.models.policy_spec import PolicySpec, PolicyWeights
 from jaxrl.ops.collectives import over_axis, reduced_over_axis
+from jaxrl.ops.control_flow import any_true
 from jaxrl.ops.packing import pack
 from jaxrl.rollout.critic_inputs import critic_spaces
 from jaxrl.rollout.env_step import RolloutSpec, draw_randomness, reset_envs
@@ -357,7 +358,7 @@ def all_finite(tree: PyTree) -> jax.Array:
     """Returns whether every floating-point number is finite, bool[]."""
     leaves = [leaf for leaf in jax.tree.leaves(tree) if jnp.issubdtype(leaf.dtype, jnp.floating)]
     packed = pack(leaves, num_axes=0, widest=None)  # one check compiles faster than many
-    return jnp.all(jnp.stack([jnp.all(jnp.isfinite(part)) for part in jax.tree.leaves(packed)]))
+    return ~any_true(jnp.stack([any_true(~jnp.isfinite(part)) for part in jax.tree.leaves(packed)]))
 
 
 def promoting(optimizer: optax.GradientTransformation) -> optax.GradientTransformation:

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl.core.types import Key, PyTree
-from jaxrl.models.mlp import draw_layers
+from jaxrl.models.mlp import dense, draw_layers, row_like
 
 MASKED_SCORE = -1e30  # its softmax is 0
 
@@ -70,7 +70,7 @@ class Attention:
     def sequence(
         self, params: PyTree, inputs: jax.Array, carry: PyTree, begins: jax.Array
     ) -> tuple[jax.Array, PyTree]:
-        x = _dense(params["embedding"], inputs)
+        x = dense(params["embedding"], inputs)
         episode = jnp.cumsum(begins, axis=0)  # i32[L, B], 0 for the episode of the carry
         visible = self._visible(episode, carry["count"])
         past = []
@@ -106,16 +106,16 @@ class Attention:
         attended = self._attend(unit, normed[self.memory :], normed, visible)
         gates, candidate = unit["attention_gate"], unit["attention_gate_candidate"]
         x = self._gate(gates, candidate, x, jax.nn.relu(attended))
-        inner = jax.nn.relu(_dense(unit["mlp_in"], _norm(x, unit["mlp_norm"])))
-        outer = jax.nn.relu(_dense(unit["mlp_out"], inner))
+        inner = jax.nn.relu(dense(unit["mlp_in"], _norm(x, unit["mlp_norm"])))
+        outer = jax.nn.relu(dense(unit["mlp_out"], inner))
         return self._gate(unit["mlp_gate"], unit["mlp_gate_candidate"], x, outer)
 
     def _attend(
         self, unit: PyTree, queries: jax.Array, keys: jax.Array, visible: jax.Array
     ) -> jax.Array:
         heads = (self.num_heads, self.head_dim)
-        query = _dense(unit["query"], queries).reshape(*queries.shape[:2], *heads)
-        key_value = _dense(unit["key_value"], keys)
+        query = dense(unit["query"], queries).reshape(*queries.shape[:2], *heads)
+        key_value = dense(unit["key_value"], keys)
         key_value = key_value.reshape(*keys.shape[:2], 2 * self.num_heads, self.head_dim)
         key, value = jnp.split(key_value, 2, axis=2)
         position = _sinusoids(self.memory + 1, self.num_outputs) @ unit["position"]
@@ -126,13 +126,13 @@ class Attention:
         scores = scores + _by_key(by_distance)
         scores = jnp.where(visible, scores / math.sqrt(self.head_dim), MASKED_SCORE)
         mixed = jnp.einsum("bhij,jbhd->ibhd", jax.nn.softmax(scores), value)
-        return _dense(unit["output"], mixed.reshape(*mixed.shape[:2], -1))
+        return dense(unit["output"], mixed.reshape(*mixed.shape[:2], -1))
 
     def _gate(self, gates: PyTree, candidate: PyTree, x: jax.Array, y: jax.Array) -> jax.Array:
         """The gate of a GRU: r, z from x and y; h = tanh(W_g y + U_g (r x)); (1 - z) x + z h."""
-        r, z = jnp.split(_dense(gates, jnp.concatenate([y, x], axis=-1)), 2, axis=-1)
+        r, z = jnp.split(dense(gates, jnp.concatenate([y, x], axis=-1)), 2, axis=-1)
         r, z = jax.nn.sigmoid(r), jax.nn.sigmoid(z - self.gate_bias)
-        h = jnp.tanh(_dense(candidate, jnp.concatenate([y, r * x], axis=-1)))
+        h = jnp.tanh(dense(candidate, jnp.concatenate([y, r * x], axis=-1)))
         return x + z * (h - x)
 
     def _unit_shapes(self) -> dict[str, tuple[int, int]]:
@@ -173,13 +173,8 @@ def _sinusoids(number: int, size: int) -> np.ndarray:
     return np.concatenate([np.sin(angles), np.cos(angles)], axis=1)[:, :size].astype(np.float32)
 
 
-def _dense(layer: PyTree, x: jax.Array) -> jax.Array:
-    y = x @ layer["kernel"]
-    return y + layer["bias"].reshape((1,) * (y.ndim - 1) + (-1,))
-
-
 def _norm(x: jax.Array, scale: jax.Array) -> jax.Array:
     """Layer normalisation without a shift (Ba et al. 2016)."""
     centred = x - jnp.mean(x, axis=-1, keepdims=True)
     inverse_std = jax.lax.rsqrt(jnp.mean(centred**2, axis=-1, keepdims=True) + 1e-5)
-    return centred * inverse_std * scale.reshape((1,) * (x.ndim - 1) + (-1,))
+    return centred * inverse_std * row_like(scale, x)

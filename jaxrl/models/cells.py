@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl.core.types import Key, PyTree
-from jaxrl.models.mlp import draw_layers
+from jaxrl.models.mlp import draw_layers, row_like
 from jaxrl.models.model import carried
 
 
@@ -52,7 +52,7 @@ class GRU:
         def follow(projected, h):
             x_r, x_z, x_n = projected
             r, z = jax.nn.sigmoid(x_r + h @ u_r), jax.nn.sigmoid(x_z + h @ u_z)
-            n = jnp.tanh(x_n + r * (h @ u_n + _wide(params["candidate_bias"], h)))
+            n = jnp.tanh(x_n + r * (h @ u_n + row_like(params["candidate_bias"], h)))
             h = n + z * (h - n)
             return h, h
 
@@ -125,7 +125,7 @@ def _project(params: PyTree, inputs: jax.Array, num_gates: int) -> tuple[jax.Arr
     array number by number.
     """
     projected = inputs @ params["input"]
-    return tuple(jnp.split(projected + _wide(params["bias"], projected), num_gates, axis=-1))
+    return tuple(jnp.split(projected + row_like(params["bias"], projected), num_gates, axis=-1))
 
 
 def _scan(
@@ -145,8 +145,3 @@ def _scan(
 
     carry, outputs = jax.lax.scan(step, carry, (projected, begins))
     return outputs, carry
-
-
-def _wide(row: jax.Array, like: jax.Array) -> jax.Array:
-    """A row [n] with the number of axes of `like`."""
-    return row.reshape((1,) * (like.ndim - 1) + (-1,))

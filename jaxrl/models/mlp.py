@@ -177,12 +177,22 @@ class MLP:
         activation = ACTIVATIONS[self.activation]
         for i, layer in enumerate(layers):
             if i == 0 and space is not None:
-                inputs = _read(space, layer["kernel"], inputs)
+                sums = _read(space, layer["kernel"], inputs)
+                inputs = sums + row_like(layer["bias"], sums)
             else:
-                inputs = activation(inputs) if i > 0 else inputs
-                inputs = inputs @ layer["kernel"]
-            inputs = inputs + layer["bias"].reshape((1,) * (inputs.ndim - 1) + (-1,))
+                inputs = dense(layer, activation(inputs) if i > 0 else inputs)
         return inputs
+
+
+def dense(layer: dict[str, jax.Array], inputs: jax.Array) -> jax.Array:
+    """The layer's sums, f32[..., out]."""
+    sums = inputs @ layer["kernel"]
+    return sums + row_like(layer["bias"], sums)
+
+
+def row_like(row: jax.Array, like: jax.Array) -> jax.Array:
+    """A row [n] with the number of axes of `like`."""
+    return row.reshape((1,) * (like.ndim - 1) + (-1,))
 
 
 def input_size(space: Space) -> int:

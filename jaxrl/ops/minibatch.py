@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl.core.types import Key
+from jaxrl.ops.control_flow import any_true
 
 NUM_ROUNDS = 6  # of the Feistel network; random-looking from four (Luby & Rackoff 1988)
 # Up to this number of rows a sort is used: it is cheap, and the network would give some orders
@@ -63,7 +64,7 @@ def shuffled(position: jax.Array, num_rows: int, round_keys: jax.Array) -> jax.A
         return _feistel(position, num_bits, round_keys)
 
     return jax.lax.while_loop(
-        lambda position: jnp.any(position >= num_rows),
+        lambda position: any_true(position >= num_rows),
         lambda position: jnp.where(position >= num_rows, walk(position), position),
         walk(position),
     )

@@ -25,7 +25,7 @@ from jaxrl.core.env import (
 from jaxrl.core.fast_prng import to_fast_key, to_standard_key
 from jaxrl.core.types import Key, PyTree
 from jaxrl.models.policy_spec import PolicyInputs, PolicyOutput, PolicySpec, PolicyState
-from jaxrl.ops.control_flow import cond_any
+from jaxrl.ops.control_flow import any_true, cond_any
 from jaxrl.rollout.episode_stats import EpisodeStats, advance, no_episodes
 from jaxrl.rollout.feature import After, Begin, Feature, Played
 from jaxrl.rollout.grouping import Grouping, each_policy
@@ -404,7 +404,7 @@ def auto_reset(
             reached = jax.tree.map(put, reached, fresh)
             return episode_done.at[index].set(False, mode="drop"), reached
 
-        some_left = lambda carry: jnp.any(carry[0])
+        some_left = lambda carry: any_true(carry[0])
         return jax.lax.while_loop(some_left, reset_some, (episode_done, reached))[1]
 
     def reset_ended(episode_done, reached, *rest):
@@ -417,7 +417,7 @@ def auto_reset(
     # What a curriculum learns from.
     ended = (raw.state, raw.all_terminated) if remembers(env) else None
     operands = (raw.episode_done, (raw.obs, raw.state), keys, step, params, ended)
-    return cond_any(jnp.any(raw.episode_done), reset_ended, as_reached, *operands)
+    return cond_any(any_true(raw.episode_done), reset_ended, as_reached, *operands)
 
 
 def to_env_actions(spec: RolloutSpec, outputs: list[PolicyOutput]) -> PyTree:

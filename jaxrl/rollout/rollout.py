@@ -12,7 +12,7 @@ from jaxrl.core.env import RawStep
 from jaxrl.core.types import PyTree
 from jaxrl.models.model import carried
 from jaxrl.models.policy_spec import PolicyInputs, PolicyOutput, PolicyState, PolicyWeights
-from jaxrl.ops.control_flow import cond_any
+from jaxrl.ops.control_flow import any_true, cond_any
 from jaxrl.ops.packing import Packed, pack
 from jaxrl.rollout.env_step import (
     EnvBatch,
@@ -237,7 +237,7 @@ def values_at_the_clock(
     def zeros(*by_group):
         return tuple(jnp.zeros(shape.shape, shape.dtype) for shape in shapes)
 
-    return cond_any(jnp.any(truncated), values, zeros, *by_group)
+    return cond_any(any_true(truncated), values, zeros, *by_group)
 
 
 def steps_of(

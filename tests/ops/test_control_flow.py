@@ -1,11 +1,20 @@
-"""`cond_any` works only if anybody needs it; `scan_some` equals a loop over the wanted rows."""
+"""`cond_any`, `any_true`, and `scan_some`, which equals a loop over the wanted rows."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxrl.ops.control_flow import cond_any, scan_some
+from jaxrl.ops.control_flow import any_true, cond_any
+from jaxrl.ops.scan_some import scan_some
+
+
+@pytest.mark.parametrize("number", [0, 1, 5000])
+def test_any_true_is_any_however_many_are_true(number):
+    mask = np.arange(5000).reshape(50, 100) >= 5000 - number
+    assert bool(jax.jit(any_true)(mask)) == mask.any()
+    every = jax.vmap(any_true)(jnp.asarray(mask))
+    np.testing.assert_array_equal(every, mask.any(axis=1))
 
 
 def double_where_negative(x, scale):

@@ -23,10 +23,10 @@ from jaxrl.core.types import Key, PyTree
 from jaxrl.models.model import ActorCritic
 from jaxrl.ops.advantages import moments, standardise
 from jaxrl.ops.collectives import over_axis, total
-from jaxrl.ops.control_flow import scan_some
 from jaxrl.ops.losses import is_past_target, next_kl_coeff
 from jaxrl.ops.packing import Packed, pack
 from jaxrl.ops.running_stats import RunningMeanStd, init_running_stats, update
+from jaxrl.ops.scan_some import scan_some
 from jaxrl.rollout.steps import Trajectory
 
 MAX_PACKED_SIZE = 2048  # numbers of a layer; packing a larger one costs more copying than it saves

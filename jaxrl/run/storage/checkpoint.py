@@ -31,7 +31,7 @@ from jaxrl.run.storage import array_storage, own_files, runs
 from jaxrl.run.storage.dtypes import narrowed
 from jaxrl.run.storage.forms import problem_of_checkpoint
 
-FORMAT = 4  # grows with every change that older code could not read
+FORMAT = 5  # grows with every change that older code could not read
 CHECKPOINTS = "checkpoints"  # in a run's folder
 FACTS, ARRAYS, UNFINISHED, REPLACED = "checkpoint.json", "arrays", ".unfinished-", ".replaced-"
 READ_ATTEMPTS = 20  # while a trainer removes what is being read
@@ -214,10 +214,13 @@ def filled(
     """
     from jaxrl.run.storage import migrate
 
+    name_of = lambda path: ".".join(filter(None, (prefix, _name(path))))
+    names = [name_of(path) for path, _ in jax.tree_util.tree_leaves_with_path(template)]
     saved = {name: array for name, array in arrays.items() if name.startswith(f"{prefix}.")}
+    saved = migrate.with_joined_layers(saved, names)
 
     def fill(path, leaf):
-        name = ".".join(filter(None, (prefix, _name(path))))
+        name = name_of(path)
         shape = jax.eval_shape(jax.random.key_data, leaf) if is_key(leaf) else leaf
         if not shape.size:
             return np.zeros(shape.shape, shape.dtype)

@@ -2,13 +2,13 @@
 
 No other module knows a former form. What reads a file calls one of these functions on it, once.
 Nothing is imported here for a name in a file, and nothing is checked: a value of no known form
-stays as it is, for the checks that follow. Checkpoints say their format, from 1 to 4; the form of
+stays as it is, for the checks that follow. Checkpoints say their format, from 1 to 5; the form of
 other files is told by what they hold.
 """
 
 import importlib.util
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +54,7 @@ FEATURES = re.compile(
 FROM_ZERO = re.compile(
     r"\b(envs|window)\.episodes\.(agent_steps$|lower\.)|\benvs\.state\.(.*\.)?returns_lower$"
 )
+JOINED = ".layers.first.kernel"  # of the arena's networks
 
 
 def present_facts(facts: Any) -> Any:
@@ -93,6 +94,44 @@ def present_arrays(arrays: Mapping[str, np.ndarray], format: int) -> dict[str, n
     if format < 4:
         arrays = {FEATURES.sub(_in_features, name): array for name, array in arrays.items()}
     return dict(arrays)
+
+
+def with_joined_layers(
+    arrays: Mapping[str, np.ndarray], names: Iterable[str]
+) -> dict[str, np.ndarray]:
+    """Arrays by name, with the arena's networks in today's form where `names` has them so.
+
+    Before format 5 their policy and value had a first layer and three tables of places each.
+    """
+    arrays = dict(arrays)
+    for network in (name.removesuffix(JOINED) for name in names if name.endswith(JOINED)):
+        if f"{network}.Embed_0.embedding" in arrays:
+            arrays |= _joined(arrays, network)
+    return arrays
+
+
+def _joined(arrays: dict[str, np.ndarray], network: str) -> dict[str, np.ndarray]:
+    """The layers of one of the arena's networks by their names today; the former are removed."""
+
+    def take(layer: str, number: int, part: str = "kernel") -> np.ndarray:
+        return arrays.pop(f"{network}.{layer}_{number}.{part}")
+
+    joined, first = {}, {"kernel": [], "bias": []}
+    reads_numbers = f"{network}.Dense_4.kernel" in arrays  # CellMemory; CellPair has two each
+    for part, dense, table in (("policy", 0, 0), ("value", 3 if reads_numbers else 2, 3)):
+        kernels = [take("Embed", number, "embedding") for number in range(table, table + 3)]
+        bias = np.zeros_like(kernels[0][..., 0, :])
+        if reads_numbers:
+            kernels, bias = [take("Dense", dense), *kernels], take("Dense", dense, "bias")
+            dense += 1
+        first["kernel"].append(np.concatenate(kernels, axis=-2))
+        first["bias"].append(bias)
+        for i in range(2):
+            joined[f"{part}.{i}.kernel"] = take("Dense", dense + i)
+            joined[f"{part}.{i}.bias"] = take("Dense", dense + i, "bias")
+    for name, halves in first.items():
+        joined[f"first.{name}"] = np.concatenate(halves, axis=-1)
+    return {f"{network}.layers.{name}": array for name, array in joined.items()}
 
 
 def value_of_later(name: str, leaf: Any) -> Any:

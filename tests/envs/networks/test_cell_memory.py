@@ -63,9 +63,10 @@ def test_the_network_without_memory_reads_the_way_to_the_other_wherever_it_begin
     model = CellPair(MultiDiscrete((12, 12)), FOUR_ACTIONS, height=3, width=4)
     pairs = jnp.array([[0, 1], [5, 6], [0, 4], [4, 8]])  # twice to the right, twice down
     weights = jax.jit(model.init)(jax.random.key(0), pairs)["params"]
-    of_cells = {name: weights[name] for name in ("Embed_0", "Embed_1", "Embed_3", "Embed_4")}
-    without_cells = {**weights, **jax.tree.map(jnp.zeros_like, of_cells)}
-    for output in model.apply({"params": without_cells}, pairs):
+    layers = weights["layers"]
+    of_ways = layers["first"]["kernel"].at[:24].set(0)  # the rows of 12 cells, twice
+    without_cells = {**layers, "first": {**layers["first"], "kernel": of_ways}}
+    for output in model.apply({"params": {"layers": without_cells}}, pairs):
         np.testing.assert_array_equal(output[0], output[1])
         np.testing.assert_array_equal(output[2], output[3])
         assert not np.allclose(output[0], output[2])

@@ -4,23 +4,29 @@ The runs in tests/reference are theirs, and so is what is expected of them; see 
 """
 
 import json
+import operator
 import re
 import shutil
 import sys
 import tarfile
 from pathlib import Path
 
+import flax.linen as nn
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import jaxrl
 from jaxrl import Trainer, UsageError, load_policy, resume_sweep
+from jaxrl.core.spaces import Discrete, MultiDiscrete
+from jaxrl.envs.networks.cell_memory import CellMemory, places, surroundings
+from jaxrl.envs.networks.cell_pair import CellPair
 from jaxrl.episodes import read_episodes
 from jaxrl.export.numpy_policy import NumpyPolicy
 from jaxrl.run.logging.panels import panels_of
 from jaxrl.run.storage import array_storage, checkpoint, run_folder
-from jaxrl.run.storage.checkpoint import ARRAYS, FACTS, find, named_arrays, read_facts
+from jaxrl.run.storage.checkpoint import ARRAYS, FACTS, filled, find, named_arrays, read_facts
 from jaxrl.run.storage.config_file import read_config
 from jaxrl.run.storage.migrate import (
     present_arrays,
@@ -402,3 +408,53 @@ def test_our_modules_have_one_name(monkeypatch):
     line = "environment 'envs.arena:MultiAgentArena': it is jaxrl.envs.arena:MultiAgentArena, by"
     with pytest.raises(UsageError, match=line):
         jaxrl.make("envs.arena:MultiAgentArena")
+
+
+# Format 4, before the arena's networks had one first layer
+
+
+class FormerNetwork(nn.Module):
+    """The arena's networks of format 4, with tables and a first layer for each output."""
+
+    remembers: bool
+
+    @nn.compact
+    def __call__(self, numbers, places):
+        def network(num_outputs):
+            hidden = nn.Dense(64)(numbers) if self.remembers else 0.0
+            for i, size in enumerate((12, 12, 35)):
+                hidden += nn.Embed(size, 64)(places[..., i])
+            hidden = nn.relu(nn.Dense(64)(nn.relu(hidden)))
+            return nn.Dense(num_outputs)(hidden)
+
+        return network(4), network(1)[..., 0]
+
+
+@pytest.mark.parametrize("remembers", [True, False])
+def test_the_arenas_networks_of_format_4_give_the_same_numbers(remembers):
+    """Copies [2, ...], as in a population or a pool of opponents; beside them Adam's moments."""
+    network = (CellMemory if remembers else CellPair)(
+        MultiDiscrete((12, 12)), Discrete(4), height=3, width=4
+    )
+    obs = jax.random.randint(jax.random.key(0), (5, 2), 0, 12)
+    carry = (network.initial_carry((5,)),) if remembers else ()
+    former = FormerNetwork(remembers)
+    keys, numbers = jax.random.split(jax.random.key(1)), jnp.zeros((5, 12 + 49 + 1))
+    if remembers:  # no cell is visited: the board around the agent is 1 within the walls
+        numbers = numbers.at[:, 12:-1].set(surroundings(jnp.ones((5, 12)), obs[:, 0], 3, 4))
+    inputs = numbers, places(network, obs)
+    drawn = jax.vmap(lambda key: former.init(key, *inputs))(keys)
+    drawn = jax.tree.map(lambda leaf: leaf + 0.1, drawn)  # biases too
+    template = jax.vmap(lambda key: network.init(key, obs, *carry))(keys)
+    arrays = named_arrays({"params": drawn, "mu": jax.tree.map(jnp.negative, drawn)})
+    found = filled(
+        {"params": template, "mu": template}, {f"a.{n}": x for n, x in arrays.items()}, "a", "it"
+    )
+    for i in range(2):
+        before, now = (jax.tree.map(operator.itemgetter(i), of) for of in (drawn, found["params"]))
+        expected = former.apply(before, *inputs)
+        outputs = network.apply(now, obs, *carry)[:2]
+        for output, value in zip(outputs, expected, strict=True):
+            np.testing.assert_allclose(output, value, rtol=1e-5, atol=1e-5)
+    moments = jax.tree.map(jnp.negative, found["mu"])
+    jax.tree.map(np.testing.assert_array_equal, moments, found["params"])
