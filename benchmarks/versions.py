@@ -3,9 +3,10 @@
     git worktree add ../before HEAD~1
     python benchmarks/versions.py ../before
 
-CartPole 4 x 128, 64 x 128 and 2048 x 32, and the arena, with networks of 64 x 64. Each version has
-a process of its own, which compiles `make_train` of its package and trains whenever it is told to;
-one trains at a time. The random numbers may differ, the amount of work does not.
+CartPole 4 x 128, 64 x 128 and 2048 x 32, and the arena, with networks of 64 x 64; the arena as it
+is tuned, with networks of its own. Each version has a process of its own, which compiles
+`make_train` of its package and trains whenever it is told to; one trains at a time. The random
+numbers may differ, the amount of work does not.
 """
 
 import json
@@ -48,6 +49,13 @@ WORKS = {
         "minibatch_size": 1000,
         "updates": 12,
     },
+    "arena 256 x 25, tuned": {
+        "env": "arena",
+        "tuned": True,
+        "num_envs": 256,
+        "rollout_length": 25,
+        "updates": 8,
+    },
 }
 SMALLEST = {
     "CartPole 4 x 8": CARTPOLE
@@ -60,7 +68,8 @@ from jaxrl import PPOConfig, make_train
 works = {}
 for name, settings in json.loads(sys.argv[1]).items():
     steps = settings.pop("updates") * settings["num_envs"] * settings["rollout_length"]
-    train, key = make_train(PPOConfig(total_env_steps=steps, **settings)), jax.random.key(0)
+    config = (PPOConfig.tuned if settings.pop("tuned", False) else PPOConfig)(**settings)
+    train, key = make_train(config.replace(total_env_steps=steps)), jax.random.key(0)
     works[name] = jax.jit(train).lower(key).compile()
 print(jaxrl.__file__, flush=True)
 for name in sys.stdin:
