@@ -78,9 +78,9 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--programs", nargs="+", choices=PROGRAMS, default=list(PROGRAMS))
     arguments = parser.parse_args()
-    ours = {name: OURS.format(settings) for name, settings in PROGRAMS.items()}
-    versions = {str(other): Version(other.resolve(), ours) for other in arguments.others}
-    versions["this"] = Version(HERE, ours)
+    codes = {name: OURS.format(settings) for name, settings in PROGRAMS.items()}
+    versions = {str(other): Version(other.resolve(), codes) for other in arguments.others}
+    versions["this"] = Version(HERE, codes)
     if arguments.purejaxrl is not None:
         folder = arguments.purejaxrl.resolve().parent
         versions["PureJaxRL's"] = Version(folder, {STANDARD: PUREJAXRL})

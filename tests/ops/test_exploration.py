@@ -11,13 +11,16 @@ from jaxrl.ops.continuous import DiagGaussian
 from jaxrl.ops.distributions import Categorical, MultiCategorical
 from jaxrl.ops.exploration import (
     EpsilonGreedy,
+    Explored,
     GaussianNoise,
     Random,
     SoftQ,
     StochasticSampling,
     act_greedily,
+    exploration_of,
+    policy_of,
+    read_exploration,
 )
-from jaxrl.ops.explored import Explored, exploration_of, policy_of, read_exploration
 from tests.messages import refused_by
 
 ROWS = 20_000
