@@ -108,20 +108,22 @@ def policy_and_value(model: nn.Module, space: Space, inputs: PyTree) -> tuple[ja
 
 
 def draw(key: Key, space: Space, num_actions: int) -> PyTree:
-    """{"first": layer, "policy": layers, "value": layers} of {"kernel", "bias"}, all drawn at once.
+    """{"first": layer, "policy": layers, "value": layers} of {"kernel", "bias"}, in two draws.
 
-    The first layer's sums begin with a variance of at most 1 for the numbers together, and of
-    1 / UNITS for each integer.
+    Sums of the hidden layers begin with a variance near that of what they read, those of the first
+    layer with 1 / UNITS for each integer.
     """
     parts = jax.tree.leaves(tree_of(space))
     spreads = [(input_size(part), part.size if isinstance(part, Box) else UNITS) for part in parts]
+    spreads.append((UNITS, UNITS))  # the hidden layers', beside each other
     spread = np.concatenate([np.full(rows, fan_in**-0.5, np.float32) for rows, fan_in in spreads])
-    first_key, upper_key = jax.random.split(key)
-    kernel = spread[:, None] * jax.random.normal(first_key, (len(spread), 2 * UNITS))
-    shapes = [(UNITS, UNITS), (UNITS, num_actions), (UNITS, UNITS), (UNITS, 1)]
-    upper = draw_layers(upper_key, shapes, [1.0, 0.01, 1.0, 1.0], "orthogonal")
-    first = {"kernel": kernel, "bias": jnp.zeros(2 * UNITS)}
-    return {"first": first, "policy": upper[:2], "value": upper[2:]}
+    normal_key, last_key = jax.random.split(key)
+    normal = spread[:, None] * jax.random.normal(normal_key, (len(spread), 2 * UNITS))
+    kernels = normal[:-UNITS], *jnp.split(normal[-UNITS:], 2, axis=1)
+    first, *hidden = ({"kernel": of, "bias": jnp.zeros(of.shape[1])} for of in kernels)
+    last = draw_layers(last_key, [(UNITS, num_actions), (UNITS, 1)], [0.01, 1.0], "orthogonal")
+    policy, value = map(list, zip(hidden, last, strict=True))
+    return {"first": first, "policy": policy, "value": value}
 
 
 def upper_layers(layers: list[dict[str, jax.Array]], hidden: jax.Array) -> jax.Array:
