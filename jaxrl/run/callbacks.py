@@ -250,9 +250,14 @@ class HostCallbacks(Hook):
         return evaluation
 
     def after(self, chunk: Chunk) -> None:
-        """Warns once of an evaluation of theirs that lacks the score of the best checkpoint."""
+        """Warns once of an evaluation of theirs that lacks the best checkpoint's score, or that
+        nothing calls.
+        """
         if self.evaluate is None:
             return
+        if self.trainer.settings.evaluation_interval is None:
+            what = f"warning: {CUSTOM_EVALUATION} is not called: evaluation_interval is not set"
+            self.trainer.progress.say_once(what)
         score = self.trainer.settings.score_attribute
         evaluation = chunk.results[-1].get("evaluation")
         is_missing = evaluation is not None and lookup(chunk.results[-1], score) is None

@@ -296,6 +296,13 @@ def test_an_evaluation_of_ones_own_is_reported_scored_and_ends_training(small, s
         assert last["training_iteration"] == 3  # it had reached it
 
 
+def test_an_evaluation_of_ones_own_that_no_interval_calls_is_told(small, start, capfd):
+    with start(small.replace(callbacks=Lengths), quiet=False) as trainer:
+        assert "evaluation" not in trainer.fit({"training_iteration": 2})
+    said = "custom_evaluation_function is not called: evaluation_interval is not set"
+    assert "".join(capfd.readouterr()).count(said) == 1
+
+
 class Around(Lengths):
     """Says what is called around an evaluation, and adds to it."""
 
