@@ -210,11 +210,16 @@ def report(
     in_iteration = ended & (jnp.arange(ended.size) >= size)
     rank = jnp.cumsum(ended, dtype=jnp.int32)  # of the episodes, 1 of the oldest
     last = rank[-1]
-    in_recent = ended & (rank > last - jnp.maximum(size, jnp.sum(in_iteration)))
+    num_ended = last - window.count
+    num_recent = jnp.minimum(last, jnp.maximum(size, num_ended))
+    in_recent = ended & (rank > last - num_recent)
     summaries = jax.vmap(lambda mask: summarise(episodes.unpack(), mask, places))(
         jnp.stack((in_iteration, in_recent))
     )
-    iteration, recent = (jax.tree.map(lambda leaf, i=i: leaf[i], summaries) for i in range(2))
+    iteration, recent = (  # the ranks have counted them
+        jax.tree.map(lambda leaf, i=i: leaf[i], summaries).replace(count=count)
+        for i, count in enumerate((num_ended, num_recent))
+    )
     row = jnp.searchsorted(rank, last - size + 1 + index)
     window = Window(
         jax.tree.map(lambda leaf: leaf[row], episodes).unpack(), jnp.minimum(last, size)
