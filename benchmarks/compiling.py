@@ -3,16 +3,20 @@
     python benchmarks/compiling.py [--turns 5]
     git worktree add ../before HEAD~1 && python benchmarks/compiling.py ../before
     python benchmarks/compiling.py --purejaxrl ../purejaxrl/purejaxrl/ppo.py
+    python benchmarks/compiling.py --lines
 
 Every figure is of a process of its own, without a compile cache; the programs and the versions take
 turns. XLA compiles each fusion to a kernel by itself. PureJaxRL's program is that of its own file,
 at the settings of "CartPole 2048 x 32"; it needs its libraries, gymnax and distrax, beside jaxrl.
+--lines compiles each once more, for the lines of LLVM's code: they are the same however busy the
+machine is.
 """
 
 import json
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
@@ -53,6 +57,7 @@ counts = {kind: number(kind) for kind in ("fusion", "dot", "conditional", "while
 print(json.dumps({"traced_s": traced - begun, "compiled_s": ended - traced, **counts}))
 """
 TITLES = ["program", "version", "traced, s", "compiled, s", "fusions", "products", "conditionals"]
+CODE = "*jit_train*.ir-with-opt.ll"  # of the kernels, as XLA dumps it
 
 
 class Version(NamedTuple):
@@ -61,27 +66,41 @@ class Version(NamedTuple):
     folder: Path
     programs: dict[str, str]
 
-    def compiled(self, program: str) -> dict:
-        """The measurements of a program, of a process of its own."""
+    def compiled(self, program: str, flags: str = "") -> dict:
+        """The measurements of a program, of a process of its own.
+
+        flags: XLA's, beside those of the environment.
+        """
         command = [sys.executable, "-P", "-c", WORKER, self.programs[program]]
-        path = {"PYTHONPATH": str(self.folder), "JAX_ENABLE_COMPILATION_CACHE": "0"}
+        of_process = {"PYTHONPATH": str(self.folder), "JAX_ENABLE_COMPILATION_CACHE": "0"}
+        of_process["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {flags}"
         done = subprocess.run(
-            command, env={**os.environ, **path}, check=True, stdout=subprocess.PIPE, text=True
+            command, env=os.environ | of_process, check=True, stdout=subprocess.PIPE, text=True
         )
         return json.loads(done.stdout.splitlines()[-1])
 
+    def lines(self, program: str) -> int:
+        """The lines of LLVM's code of all kernels."""
+        with tempfile.TemporaryDirectory() as folder:
+            self.compiled(program, f"--xla_dump_to={folder}")
+            return sum(file.read_text().count("\n") for file in Path(folder).glob(CODE))
+
 
 def main() -> None:
-    parser = report.arguments_of("compiling", __doc__, {"turns": 1, "programs": report.first})
+    smallest = {"turns": 1, "programs": report.first, "purejaxrl": None}
+    parser = report.arguments_of("compiling", __doc__, smallest)
     parser.add_argument("others", nargs="*", type=Path, help="checkouts of other versions")
     parser.add_argument("--purejaxrl", type=Path, help="PureJaxRL's ppo.py, to compile beside ours")
     parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--lines", action="store_true", help="count the lines of LLVM's code too")
     parser.add_argument("--programs", nargs="+", choices=PROGRAMS, default=list(PROGRAMS))
     arguments = parser.parse_args()
     codes = {name: OURS.format(settings) for name, settings in PROGRAMS.items()}
     versions = {str(other): Version(other.resolve(), codes) for other in arguments.others}
     versions["this"] = Version(HERE, codes)
     if arguments.purejaxrl is not None:
+        if not arguments.purejaxrl.is_file():
+            parser.error(f"--purejaxrl {arguments.purejaxrl}: there is no such file")
         folder = arguments.purejaxrl.resolve().parent
         versions["PureJaxRL's"] = Version(folder, {STANDARD: PUREJAXRL})
     rows = [
@@ -102,8 +121,11 @@ def main() -> None:
                 for name in ("traced_s", "compiled_s")
             ]
             counts = [f"{repeats[0][name]:,}" for name in ("fusion", "dot", "conditional")]
+            if arguments.lines:
+                counts.append(f"{versions[version].lines(program):,}")
             lines.append([program, version, *seconds, *counts])
-    print(report.markdown(TITLES, lines))
+    titles = [*TITLES, "lines of LLVM"] if arguments.lines else TITLES
+    print(report.markdown(titles, lines))
 
 
 if __name__ == "__main__":

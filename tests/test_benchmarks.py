@@ -27,6 +27,7 @@ OPTIONAL = re.compile(r"\[(--[^\]]*)\]")
 PLACES = {  # what a page writes for a folder, a case or settings of the reader's own
     **{"CHECKOUT": str(ROOT), "../before": str(ROOT), "DIR": "episodes", "{...}": "{}"},
     **{"CASE": "pursuit", "STEPS": "4000", "FOLDER": "MAPPO"},
+    **{"PATH/ppo.py": __file__, "../purejaxrl/purejaxrl/ppo.py": __file__},  # --smoke leaves it out
 }
 NEEDS = [  # packages that no test needs otherwise, by a script and words of its command
     ("adapters_out", "--learn", "stable_baselines3"),

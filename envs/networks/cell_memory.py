@@ -88,7 +88,9 @@ def place_space(model: nn.Module) -> MultiDiscrete:
 
 
 def places(model: nn.Module, obs: jax.Array) -> jax.Array:
-    """i32[..., 3]: both cells, and the number of the way between them."""
+    """i32[..., 3]: both cells, and the number of the way between them; cells beyond the grid are
+    not noticed.
+    """
     way = relative_place(obs[..., 0], obs[..., 1], model.height, model.width)
     return jnp.concatenate([obs, way[..., None]], axis=-1)
 
@@ -119,11 +121,18 @@ def draw(key: Key, space: Space, num_actions: int) -> PyTree:
     spread = np.concatenate([np.full(rows, fan_in**-0.5, np.float32) for rows, fan_in in spreads])
     normal_key, last_key = jax.random.split(key)
     normal = spread[:, None] * jax.random.normal(normal_key, (len(spread), 2 * UNITS))
-    kernels = normal[:-UNITS], *jnp.split(normal[-UNITS:], 2, axis=1)
-    first, *hidden = ({"kernel": of, "bias": jnp.zeros(of.shape[1])} for of in kernels)
+    hidden = jnp.split(normal[-UNITS:], 2, axis=1)
     last = draw_layers(last_key, [(UNITS, num_actions), (UNITS, 1)], [0.01, 1.0], "orthogonal")
-    policy, value = map(list, zip(hidden, last, strict=True))
-    return {"first": first, "policy": policy, "value": value}
+    return {
+        "first": without_bias(normal[:-UNITS]),
+        "policy": [without_bias(hidden[0]), last[0]],
+        "value": [without_bias(hidden[1]), last[1]],
+    }
+
+
+def without_bias(kernel: jax.Array) -> dict[str, jax.Array]:
+    """A layer whose bias is 0."""
+    return {"kernel": kernel, "bias": jnp.zeros(kernel.shape[1])}
 
 
 def upper_layers(layers: list[dict[str, jax.Array]], hidden: jax.Array) -> jax.Array:
@@ -135,8 +144,8 @@ def upper_layers(layers: list[dict[str, jax.Array]], hidden: jax.Array) -> jax.A
 def surroundings(board: jax.Array, cell: jax.Array, height: int, width: int) -> jax.Array:
     """The square of `board` f32[..., cells] around `cell` i32[...], 0 beyond the walls."""
     beyond = jnp.zeros((*cell.shape, 1))
-    places = jnp.asarray(squares(height, width))[cell]
-    return jnp.take_along_axis(jnp.concatenate([board, beyond], axis=-1), places, axis=-1)
+    around = jnp.asarray(squares(height, width))[cell]
+    return jnp.take_along_axis(jnp.concatenate([board, beyond], axis=-1), around, axis=-1)
 
 
 def squares(height: int, width: int) -> np.ndarray:

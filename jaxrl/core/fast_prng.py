@@ -142,11 +142,13 @@ def _blocks(num: int, both: bool):
         return jnp.moveaxis(jnp.where(side == 0, *words), 0, -1)
 
     def fused(keys, first):
+        shape = (*first.shape, num, 2) if both else (*first.shape, num)
+        nothing = lambda *_: jnp.zeros(shape, jnp.uint32)
+        if not keys.size:
+            return nothing()
         # XLA does not know that this branch is always taken. Without the branch it would compute
         # the rounds again for every element of each operation that reads a random number.
         always = keys.reshape(-1)[0] | 1 != 0
-        shape = (*first.shape, num, 2) if both else (*first.shape, num)
-        nothing = lambda *_: jnp.zeros(shape, jnp.uint32)
         return jax.lax.cond(always, in_one_kernel, nothing, keys, first)
 
     return jax.jit(blocks, inline=True)  # so that a draw outside any program is compiled once

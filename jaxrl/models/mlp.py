@@ -225,9 +225,10 @@ def draw_layers(
     if initializer == "orthogonal":
         kernels = zip(gains, orthogonal(kernels), strict=True)
         return [{"kernel": gain * of, "bias": jnp.zeros(of.shape[1])} for gain, of in kernels]
+    roots = [math.sqrt(max(inputs, 1)) for inputs, _ in shapes]
     return [
-        {"kernel": kernel / math.sqrt(inputs), "bias": part[-outputs:] / math.sqrt(inputs)}
-        for kernel, ((inputs, outputs), part) in zip(kernels, parts, strict=True)
+        {"kernel": kernel / root, "bias": part[-outputs:] / root}
+        for root, kernel, ((_, outputs), part) in zip(roots, kernels, parts, strict=True)
     ]
 
 
@@ -235,7 +236,7 @@ def orthogonal(noise: list[jax.Array]) -> list[jax.Array]:
     """Matrices with orthonormal columns, or rows if there are fewer, of uniform noise in (-1, 1).
 
     Narrow ones with columns of one length are orthogonalised together, filled up with columns of 0,
-    and so are wide ones; the noise is made normal once they are stacked. All this saves kernels.
+    and so are wide ones; the noise is made normal once they are stacked. All this compiles faster.
     """
     tall = [matrix if matrix.shape[0] >= matrix.shape[1] else matrix.T for matrix in noise]
     kinds = [(matrix.shape[0], matrix.shape[1] > BLOCK) for matrix in tall]
@@ -277,7 +278,7 @@ def orthonormal_columns(matrix: jax.Array) -> jax.Array:
 
 
 def _orthonormal_block(matrix: jax.Array) -> jax.Array:
-    """The same, one column after the other; columns of 0 stay 0."""
+    """Orthonormal columns, made one after the other; columns of 0 stay 0."""
 
     def clean(i, basis):
         column = matrix[:, i]

@@ -31,7 +31,7 @@ CARD, POLICIES = "README.md", "policies"
 EPISODES = 100  # that are evaluated
 PRIVATE = {"hostname", "node_ip", "pid"}  # of a result
 # What playing needs of a checkpoint, by the beginnings of its arrays' names.
-PLAYED = ("weights.", "env_params.", "runner.opponents.")
+PLAYED = ("env_params.", "runner.opponents.")  # beside the weights
 UNSAFE = re.compile(r"[^\w.-]+", re.ASCII)
 
 
@@ -254,7 +254,10 @@ class _Publication:
             "hooks": {"callbacks": []},
             "episodes": None,
         }
-        arrays = {}
+        weights = {}
+        for policy in self.saved.facts["policies"]:
+            weights[policy] = policy_of(self.saved, policy, trust=self.trust).weights
+        arrays = saved_states.named_arrays({"weights": weights})  # in today's form
         for name, array in self.saved.arrays.items():
             if name.startswith(PLAYED):
                 arrays[name] = array

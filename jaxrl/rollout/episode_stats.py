@@ -213,13 +213,10 @@ def report(
     num_ended = last - window.count
     num_recent = jnp.minimum(last, jnp.maximum(size, num_ended))
     in_recent = ended & (rank > last - num_recent)
-    summaries = jax.vmap(lambda mask: summarise(episodes.unpack(), mask, places))(
-        jnp.stack((in_iteration, in_recent))
-    )
-    iteration, recent = (  # the ranks have counted them
-        jax.tree.map(lambda leaf, i=i: leaf[i], summaries).replace(count=count)
-        for i, count in enumerate((num_ended, num_recent))
-    )
+    masks = jnp.stack((in_iteration, in_recent))
+    summaries = jax.vmap(lambda mask: summarise(episodes.unpack(), mask, places))(masks)
+    summaries = summaries.replace(count=jnp.stack((num_ended, num_recent)))  # compiles faster
+    iteration, recent = (jax.tree.map(lambda leaf, i=i: leaf[i], summaries) for i in range(2))
     row = jnp.searchsorted(rank, last - size + 1 + index)
     window = Window(
         jax.tree.map(lambda leaf: leaf[row], episodes).unpack(), jnp.minimum(last, size)

@@ -70,6 +70,15 @@ def test_the_counter_may_be_what_is_mapped_over():
     np.testing.assert_array_equal(folded, expected)
 
 
+def test_no_keys_draw_nothing_in_the_shapes_of_jax_random():
+    draws = jax.vmap(lambda key: (jax.random.bits(key, (2,)), jax.random.split(key, 3)))
+    none = jax.random.split(jax.random.key(0, impl="threefry2x32"), 0)
+    words, keys = draws(to_fast_key(none))
+    expected_words, expected_keys = draws(none)
+    assert words.shape == expected_words.shape == (0, 2)
+    assert keys.shape == expected_keys.shape == (0, 3)
+
+
 def test_words_of_64_bits_are_jax_randoms_own():
     enable_x64 = (
         jax.enable_x64 if hasattr(jax, "enable_x64") else jax.experimental.enable_x64

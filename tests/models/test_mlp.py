@@ -12,7 +12,14 @@ from jax.scipy.special import erfinv
 
 from jaxrl.core.spaces import Box, Dict, Discrete, MultiDiscrete, Tuple, parts_of
 from jaxrl.models.lookups import lookup
-from jaxrl.models.mlp import ABOVE_MINUS_ONE, ACTIVATIONS, MLP, input_size, orthogonal
+from jaxrl.models.mlp import (
+    ABOVE_MINUS_ONE,
+    ACTIVATIONS,
+    MLP,
+    draw_layers,
+    input_size,
+    orthogonal,
+)
 from jaxrl.models.model import num_parameters
 from jaxrl.ops.continuous import Beta, DiagGaussian, SquashedGaussian
 from tests.messages import refused_by
@@ -366,3 +373,8 @@ def test_equal_models_are_one_static_key():
     assert model == equal
     assert hash(model) == hash(equal)
     assert model != MLP(Box(np.zeros(4), np.ones(4)), ACTIONS, (9,))
+
+
+def test_a_layer_of_no_inputs_has_finite_biases():
+    (empty,) = draw_layers(jax.random.key(0), [(0, 3)], [1.0], "uniform")
+    assert empty["kernel"].shape == (0, 3) and np.isfinite(empty["bias"]).all()

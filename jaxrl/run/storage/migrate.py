@@ -101,37 +101,43 @@ def with_joined_layers(
 ) -> dict[str, np.ndarray]:
     """Arrays by name, with the arena's networks in today's form where `names` has them so.
 
-    Before format 5 their policy and value had a first layer and three tables of places each.
+    Until format 4 their policy and value had a first layer and three tables of places each.
     """
     arrays = dict(arrays)
     for network in (name.removesuffix(JOINED) for name in names if name.endswith(JOINED)):
-        if f"{network}.Embed_0.embedding" in arrays:
-            arrays |= _joined(arrays, network)
+        parts = [name for name in arrays if name.startswith(f"{network}.")]
+        layers = {name.removeprefix(f"{network}."): arrays[name] for name in parts}
+        for number in (2, 3):  # of dense layers: CellPair, and CellMemory, which reads numbers too
+            if layers.keys() == _apart(number):
+                for name in parts:
+                    del arrays[name]
+                joined = _joined(layers, number)
+                arrays |= {f"{network}.layers.{name}": array for name, array in joined.items()}
     return arrays
 
 
-def _joined(arrays: dict[str, np.ndarray], network: str) -> dict[str, np.ndarray]:
-    """The layers of one of the arena's networks by their names today; the former are removed."""
+def _apart(number: int) -> set[str]:
+    """The names of the former parts of a network with `number` dense layers for each output."""
+    dense = [f"Dense_{i}.{part}" for i in range(2 * number) for part in ("kernel", "bias")]
+    return {*dense, *(f"Embed_{i}.embedding" for i in range(6))}
 
-    def take(layer: str, number: int, part: str = "kernel") -> np.ndarray:
-        return arrays.pop(f"{network}.{layer}_{number}.{part}")
 
+def _joined(layers: Mapping[str, np.ndarray], number: int) -> dict[str, np.ndarray]:
+    """The layers of such a network by their names today."""
     joined, first = {}, {"kernel": [], "bias": []}
-    reads_numbers = f"{network}.Dense_4.kernel" in arrays  # CellMemory; CellPair has two each
-    for part, dense, table in (("policy", 0, 0), ("value", 3 if reads_numbers else 2, 3)):
-        kernels = [take("Embed", number, "embedding") for number in range(table, table + 3)]
+    for output, part in enumerate(("policy", "value")):
+        kernels = [layers[f"Embed_{i}.embedding"] for i in range(3 * output, 3 * output + 3)]
         bias = np.zeros_like(kernels[0][..., 0, :])
-        if reads_numbers:
-            kernels, bias = [take("Dense", dense), *kernels], take("Dense", dense, "bias")
-            dense += 1
+        *reading, hidden, last = range(number * output, number * output + number)
+        for i in reading:
+            kernels, bias = [layers[f"Dense_{i}.kernel"], *kernels], layers[f"Dense_{i}.bias"]
         first["kernel"].append(np.concatenate(kernels, axis=-2))
         first["bias"].append(bias)
-        for i in range(2):
-            joined[f"{part}.{i}.kernel"] = take("Dense", dense + i)
-            joined[f"{part}.{i}.bias"] = take("Dense", dense + i, "bias")
-    for name, halves in first.items():
-        joined[f"first.{name}"] = np.concatenate(halves, axis=-1)
-    return {f"{network}.layers.{name}": array for name, array in joined.items()}
+        for name, i in enumerate((hidden, last)):
+            for of in ("kernel", "bias"):
+                joined[f"{part}.{name}.{of}"] = layers[f"Dense_{i}.{of}"]
+    halves = {f"first.{name}": np.concatenate(both, axis=-1) for name, both in first.items()}
+    return joined | halves
 
 
 def value_of_later(name: str, leaf: Any) -> Any:
