@@ -88,8 +88,9 @@ def place_space(model: nn.Module) -> MultiDiscrete:
 
 
 def places(model: nn.Module, obs: jax.Array) -> jax.Array:
-    """i32[..., 3]: both cells, and the number of the way between them; cells beyond the grid are
-    not noticed.
+    """i32[..., 3]: both cells, and the number of the way between them.
+
+    Nothing checks that the cells are on the grid.
     """
     way = relative_place(obs[..., 0], obs[..., 1], model.height, model.width)
     return jnp.concatenate([obs, way[..., None]], axis=-1)
@@ -105,15 +106,18 @@ def policy_and_value(model: nn.Module, space: Space, inputs: PyTree) -> tuple[ja
     layers = model.param("layers", draw, space, model.action_space.n)
     first = layers["first"]
     sums = read_parts(space, first["kernel"], inputs)
-    policy, value = jnp.split(nn.relu(sums + row_like(first["bias"], sums)), 2, axis=-1)
+    if "bias" in first:
+        sums = sums + row_like(first["bias"], sums)
+    policy, value = jnp.split(nn.relu(sums), 2, axis=-1)
     return upper_layers(layers["policy"], policy), upper_layers(layers["value"], value)[..., 0]
 
 
 def draw(key: Key, space: Space, num_actions: int) -> PyTree:
     """{"first": layer, "policy": layers, "value": layers} of {"kernel", "bias"}, in two draws.
 
-    Sums of the hidden layers begin with a variance near that of what they read, those of the first
-    layer with 1 / UNITS for each integer.
+    The first layer has a bias where it reads numbers; a table needs none. Sums of the hidden layers
+    begin with a variance near that of what they read, those of the first layer with 1 / UNITS for
+    each integer.
     """
     parts = jax.tree.leaves(tree_of(space))
     spreads = [(input_size(part), part.size if isinstance(part, Box) else UNITS) for part in parts]
@@ -121,18 +125,16 @@ def draw(key: Key, space: Space, num_actions: int) -> PyTree:
     spread = np.concatenate([np.full(rows, fan_in**-0.5, np.float32) for rows, fan_in in spreads])
     normal_key, last_key = jax.random.split(key)
     normal = spread[:, None] * jax.random.normal(normal_key, (len(spread), 2 * UNITS))
+    first = {"kernel": normal[:-UNITS]}
+    if any(isinstance(part, Box) for part in parts):
+        first["bias"] = jnp.zeros(2 * UNITS)
     hidden = jnp.split(normal[-UNITS:], 2, axis=1)
     last = draw_layers(last_key, [(UNITS, num_actions), (UNITS, 1)], [0.01, 1.0], "orthogonal")
-    return {
-        "first": without_bias(normal[:-UNITS]),
-        "policy": [without_bias(hidden[0]), last[0]],
-        "value": [without_bias(hidden[1]), last[1]],
-    }
-
-
-def without_bias(kernel: jax.Array) -> dict[str, jax.Array]:
-    """A layer whose bias is 0."""
-    return {"kernel": kernel, "bias": jnp.zeros(kernel.shape[1])}
+    policy, value = (
+        [{"kernel": kernel, "bias": jnp.zeros(UNITS)}, layer]
+        for kernel, layer in zip(hidden, last, strict=True)
+    )
+    return {"first": first, "policy": policy, "value": value}
 
 
 def upper_layers(layers: list[dict[str, jax.Array]], hidden: jax.Array) -> jax.Array:

@@ -11,7 +11,7 @@ from jaxrl.core.types import PyTree
 def any_true(mask: jax.Array) -> jax.Array:
     """`jnp.any` of a large mask, bool[].
 
-    XLA (jaxlib 0.10.2) makes ten times as much code for the CPU of a reduction of bools.
+    A reduction of bools becomes ten times as much code on the CPU (XLA of jaxlib 0.10.2).
     """
     return jnp.sum(mask, dtype=jnp.int32) > 0
 

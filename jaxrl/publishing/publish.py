@@ -1,5 +1,6 @@
 """Publishing a run: a folder with a model card and weights, which jaxrl loads as a run's."""
 
+import functools
 import json
 import re
 import shutil
@@ -18,6 +19,7 @@ from jaxrl.core.settings_display import changed_settings
 from jaxrl.play.load import LoadedRun, evaluate, open_run, policy_of
 from jaxrl.publishing.card import Card, MeanReturn
 from jaxrl.replay.run_pages import REPORT, write_report
+from jaxrl.run.inference.policy import Policy
 from jaxrl.run.logging.loaded_run import Run
 from jaxrl.run.logging.result_rows import read_results
 from jaxrl.run.results import lookup
@@ -195,6 +197,11 @@ class _Publication:
         self.notes: list[str] = []
         self.files: list[str] = []
 
+    @functools.cached_property
+    def policies(self) -> dict[str, Policy]:
+        names = self.saved.facts["policies"]
+        return {name: policy_of(self.saved, name, trust=self.trust) for name in names}
+
     @property
     def name(self) -> str:
         """The argument of `jaxrl.load_policy` for readers, of a folder its name."""
@@ -212,9 +219,7 @@ class _Publication:
         returns = lookup(played, "hist_stats/episode_reward") or []
         self.mean_return = MeanReturn.of(returns)
         self._write_run(folder)
-        policies = {}
-        for policy in self.saved.facts["policies"]:
-            policies[policy] = self._write_policy(folder, policy)
+        policies = {name: self._write_policy(folder, name) for name in self.policies}
         self._write_curves(folder)
         try:
             report = folder / REPORT
@@ -254,9 +259,7 @@ class _Publication:
             "hooks": {"callbacks": []},
             "episodes": None,
         }
-        weights = {}
-        for policy in self.saved.facts["policies"]:
-            weights[policy] = policy_of(self.saved, policy, trust=self.trust).weights
+        weights = {name: policy.weights for name, policy in self.policies.items()}
         arrays = saved_states.named_arrays({"weights": weights})  # in today's form
         for name, array in self.saved.arrays.items():
             if name.startswith(PLAYED):
@@ -273,7 +276,7 @@ class _Publication:
         """The files of a policy's weights."""
         from safetensors.numpy import save_file
 
-        policy = policy_of(self.saved, name, trust=self.trust)
+        policy = self.policies[name]
         stem = _stem(name, list(self.saved.facts["policies"]))
         (folder / POLICIES).mkdir(exist_ok=True)
         arrays = {}

@@ -250,8 +250,8 @@ class HostCallbacks(Hook):
         return evaluation
 
     def after(self, chunk: Chunk) -> None:
-        """Warns once of an evaluation of theirs that lacks the best checkpoint's score, or that
-        nothing calls.
+        """Warns once of an evaluation of theirs that nothing calls, or that lacks the score of the
+        best checkpoint.
         """
         if self.evaluate is None:
             return

@@ -124,20 +124,21 @@ def _apart(number: int) -> set[str]:
 
 def _joined(layers: Mapping[str, np.ndarray], number: int) -> dict[str, np.ndarray]:
     """The layers of such a network by their names today."""
-    joined, first = {}, {"kernel": [], "bias": []}
+    joined, halves = {}, {"first.kernel": [], "first.bias": []}
     for output, part in enumerate(("policy", "value")):
         kernels = [layers[f"Embed_{i}.embedding"] for i in range(3 * output, 3 * output + 3)]
-        bias = np.zeros_like(kernels[0][..., 0, :])
-        *reading, hidden, last = range(number * output, number * output + number)
-        for i in reading:
-            kernels, bias = [layers[f"Dense_{i}.kernel"], *kernels], layers[f"Dense_{i}.bias"]
-        first["kernel"].append(np.concatenate(kernels, axis=-2))
-        first["bias"].append(bias)
-        for name, i in enumerate((hidden, last)):
-            for of in ("kernel", "bias"):
-                joined[f"{part}.{name}.{of}"] = layers[f"Dense_{i}.{of}"]
-    halves = {f"first.{name}": np.concatenate(both, axis=-1) for name, both in first.items()}
-    return joined | halves
+        *reading, hidden, last = (f"Dense_{i + number * output}" for i in range(number))
+        for layer in reading:
+            kernels.insert(0, layers[f"{layer}.kernel"])
+            halves["first.bias"].append(layers[f"{layer}.bias"])
+        halves["first.kernel"].append(np.concatenate(kernels, axis=-2))
+        for i, layer in enumerate((hidden, last)):
+            joined[f"{part}.{i}.kernel"] = layers[f"{layer}.kernel"]
+            joined[f"{part}.{i}.bias"] = layers[f"{layer}.bias"]
+    for name, both in halves.items():
+        if both:
+            joined[name] = np.concatenate(both, axis=-1)
+    return joined
 
 
 def value_of_later(name: str, leaf: Any) -> Any:
