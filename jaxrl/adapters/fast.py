@@ -22,8 +22,10 @@ MUJOCO = {
     "log_std_init": -1.0,
 }
 MUJOCO_TASKS = {
-    **dict.fromkeys(("Ant", "HalfCheetah", "Hopper", "Reacher", "Walker2d"), MUJOCO),
-    **dict.fromkeys(("InvertedDoublePendulum", "InvertedPendulum"), MUJOCO),
+    **dict.fromkeys(("Ant", "HalfCheetah", "Hopper", "InvertedPendulum", "Walker2d"), MUJOCO),
+    # In these two the effect of an action shows within a few steps.
+    "InvertedDoublePendulum": {**MUJOCO, "gamma": 0.98, "lambda_": 0.8, "minibatch_size": 512},
+    "Reacher": {**MUJOCO, "gamma": 0.9},
     # The discount of RL Baselines3 Zoo: a stroke pays long after it begins.
     "Swimmer": {**MUJOCO, "gamma": 0.9999},
 }

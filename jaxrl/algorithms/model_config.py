@@ -16,7 +16,7 @@ from jaxrl.models.network_inputs import CHANNELS, FILTERS, OWN, SOURCES, CriticS
 from jaxrl.models.networks import FLOAT32, NETWORK_DTYPES, check_initializers, network_of
 from jaxrl.models.policy_spec import PolicySpec
 from jaxrl.ops.distributions import ACTION_DISTRIBUTIONS, MAX_LOG_STD
-from jaxrl.ops.exploration import EXPLORATION, check_exploration, exploration_of, read_exploration
+from jaxrl.ops.explored import EXPLORATION, check_exploration, exploration_of, read_exploration
 
 
 @dataclasses.dataclass(frozen=True)

@@ -36,7 +36,7 @@ from jaxrl.models.network_inputs import (
 )
 from jaxrl.ops.distributions import Distribution, num_log_stds, sampling_noise
 from jaxrl.ops.environment_actions import ActionForm
-from jaxrl.ops.exploration import Behaviour, Explored
+from jaxrl.ops.explored import Behaviour, Explored
 from jaxrl.ops.running_stats import RunningMeanStd
 
 

@@ -12,7 +12,7 @@ The names and arguments are RLlib's, `exploration_config={"type": "EpsilonGreedy
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,12 +20,10 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from jaxrl.core import words
 from jaxrl.core.errors import UsageError, brief, nearest, reason_of, unknown_name
 from jaxrl.core.fields import check_all, count, field_names, number, setting
 from jaxrl.core.program_spaces import action_space_inside
 from jaxrl.core.spaces import Box, Space, tree_of
-from jaxrl.core.trust import Kind, maker, parse_name
 from jaxrl.ops.continuous import DiagGaussian
 from jaxrl.ops.distributions import (
     Categorical,
@@ -36,60 +34,6 @@ from jaxrl.ops.distributions import (
     num_logits,
 )
 from jaxrl.ops.joint import Joint
-
-EXPLORATION = Kind(
-    "exploration_config",
-    "jaxrl.explorations",
-    "a function from (distribution, env_steps) to the distribution to act by, or a class of such",
-    callable,
-)
-Behaviour = Callable[[Distribution, jax.Array], Distribution]
-
-
-class Explored(struct.PyTreeNode):
-    """A policy and its behaviour while it explored, which drew the action."""
-
-    policy: Distribution
-    behaviour: Distribution
-
-    def sample(self, noise: jax.Array) -> jax.Array:
-        return self.behaviour.sample(noise)
-
-    def log_prob(self, action: jax.Array) -> jax.Array:
-        """The probability with which the behaviour drew the action."""
-        return self.behaviour.log_prob(action)
-
-    def mode(self) -> jax.Array:
-        return self.policy.mode()
-
-    def entropy(self) -> jax.Array:
-        return self.policy.entropy()
-
-    def kl(self, other: Distribution) -> jax.Array:
-        return self.policy.kl(policy_of(other))
-
-
-def policy_of(distribution: Distribution) -> Distribution:
-    """The policy's distribution, whatever acted."""
-    return distribution.policy if isinstance(distribution, Explored) else distribution
-
-
-def is_noise(behaviour: Distribution) -> bool:
-    """Returns whether a part is a policy's choice with noise, a distribution with `around`."""
-    if isinstance(behaviour, Joint):
-        return any(map(is_noise, behaviour.parts))
-    return hasattr(behaviour, "around")
-
-
-def learned_of(policy: Distribution, behaviour: Distribution | None) -> Distribution:
-    """The distribution that learns where `behaviour` acted: the policy, or its choice with noise.
-
-    By parts of an action; without a behaviour, None, the policy.
-    """
-    if isinstance(behaviour, Joint):
-        parts = map(learned_of, policy.parts, behaviour.parts)
-        return policy.replace(parts=tuple(parts))
-    return behaviour.around(policy) if is_noise(behaviour) else policy
 
 
 class NoisyMode(DiagGaussian):
@@ -132,23 +76,6 @@ class UniformOr(struct.PyTreeNode):
     @property
     def _shape(self) -> tuple[int, ...]:
         return *self.other.mean.shape[:-1], *self.other.shape
-
-
-class Greedy(struct.PyTreeNode):
-    """The likeliest action, with probability 1."""
-
-    policy: Distribution
-
-    def sample(self, noise: jax.Array) -> jax.Array:
-        return self.policy.mode()
-
-    def log_prob(self, action: jax.Array) -> jax.Array:
-        return jnp.zeros_like(self.policy.log_prob(action))
-
-
-def act_greedily(distribution: Distribution, env_steps: jax.Array) -> Greedy:
-    """The behaviour of `explore=False`."""
-    return Greedy(distribution)
 
 
 def _random_where(is_random: jax.Array, distribution: Distribution) -> Distribution:
@@ -339,15 +266,33 @@ EXPLORATIONS = (StochasticSampling, Random, EpsilonGreedy, GaussianNoise, SoftQ)
 BY_NAME = {cls.__name__: cls for cls in EXPLORATIONS}
 
 
-def read_exploration(name: str, value: Any) -> Any:
-    """RLlib's `{"type": "EpsilonGreedy", ...}`, frozen to pairs, as an object; None if plain.
-
-    Raises:
-        UsageError: an unknown type or argument.
-    """
+def read(name: str, value: Any) -> Any:
+    """RLlib's `{"type": "EpsilonGreedy", ...}`, frozen to pairs, as an object; None if plain."""
     if isinstance(value, tuple):
         value = _from_pairs(name, value)
     return None if value in (StochasticSampling(), SoftQ()) else value
+
+
+def check(exploration: Any, action_space: Space, action_distribution: str) -> None:
+    """Refuses actions that it cannot explore, and a function that is no exploration."""
+    if isinstance(exploration, Exploration):
+        exploration.check(action_space, action_distribution)
+    else:
+        _check_function(exploration, action_space, action_distribution)
+
+
+def refusal(name: str, value: Any) -> UsageError:
+    """The error for a setting that is no exploration."""
+    near = nearest(value, BY_NAME, most=1) if isinstance(value, str) else []
+    if near:
+        return UsageError(
+            f'{name}={brief(value)}: did you mean {{"type": "{near[0]}"}}, on the command line '
+            f"type={near[0]}?"
+        )
+    return UsageError(
+        f"{name}={brief(value)} must be a mapping with a type of {', '.join(BY_NAME)}, a "
+        "function (distribution, env_steps) -> distribution, or module:Name"
+    )
 
 
 def _from_pairs(name: str, pairs: tuple) -> Any:
@@ -382,29 +327,7 @@ def _from_pairs(name: str, pairs: tuple) -> Any:
     return chosen(**arguments)
 
 
-def exploration_of(
-    value: Any, explore: bool, action_space: Space, action_distribution: str
-) -> Behaviour | None:
-    """The behaviour that `exploration_config` and `explore` mean; None: sampling from the policy.
-
-    Raises:
-        UsageError: there is none of this name, or it cannot explore these actions.
-    """
-    if not explore:
-        if value is not None:
-            raise UsageError(f"explore=False and exploration_config={brief(value)}: give one")
-        return act_greedily
-    if value is None:
-        return None
-    made = maker(EXPLORATION, value)()
-    if isinstance(made, Exploration):
-        made.check(action_space, action_distribution)
-    else:
-        _check_function(made, action_space, action_distribution)
-    return made
-
-
-def _check_function(function: Behaviour, action_space: Space, action_distribution: str) -> None:
+def _check_function(function: Callable, action_space: Space, action_distribution: str) -> None:
     """Traces a user's function once; refuses one that fails, or that returns something else."""
     returned = []
 
@@ -429,25 +352,3 @@ def _described(value: Any) -> str:
     if isinstance(value, jax.Array):
         return f"{value.dtype}{list(value.shape)}"
     return brief(value)
-
-
-def _of_words(name: str, texts: Sequence[str]) -> Any:
-    """`type=EpsilonGreedy epsilon=0.1`, or JSON, as a mapping; else a name."""
-    has_pairs = texts[0].startswith("{") or "=" in texts[0].partition("(")[0]
-    return words.pairs(name, texts) if has_pairs else words.value_of(" ".join(texts))
-
-
-@words.written(_of_words, "type=TYPE NAME=VALUE|MODULE:NAME")
-def check_exploration(name: str, value: Any) -> None:
-    """None, a function or an object that is one, or "module:Name"."""
-    if not (value is None or callable(value) or parse_name(value) is not None):
-        near = nearest(value, BY_NAME, most=1) if isinstance(value, str) else []
-        if near:
-            raise UsageError(
-                f'{name}={brief(value)}: did you mean {{"type": "{near[0]}"}}, on the command line '
-                f"type={near[0]}?"
-            )
-        raise UsageError(
-            f"{name}={brief(value)} must be a mapping with a type of {', '.join(BY_NAME)}, a "
-            "function (distribution, env_steps) -> distribution, or module:Name"
-        )

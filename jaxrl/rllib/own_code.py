@@ -7,7 +7,8 @@ from typing import Any
 from jaxrl.core.errors import UsageError, brief, one_line
 from jaxrl.core.fields import without
 from jaxrl.core.outside_env import is_outside
-from jaxrl.ops.exploration import BY_NAME, EXPLORATION
+from jaxrl.ops.exploration import BY_NAME
+from jaxrl.ops.explored import EXPLORATION
 from jaxrl.rllib.context import Context
 from jaxrl.rllib.rows import CHANGES, Row, changes, given_of, harmless, taken
 from jaxrl.rollout.absent_argument import AbsentArgument

@@ -8,7 +8,7 @@ from jaxrl.core.agent_steps import AgentSteps
 from jaxrl.core.types import PyTree
 from jaxrl.models.policy_spec import PolicyOutput
 from jaxrl.ops.distributions import dist_inputs
-from jaxrl.ops.exploration import policy_of
+from jaxrl.ops.explored import policy_of
 from jaxrl.rollout.env_step import RolloutSpec
 from jaxrl.rollout.steps import Steps
 

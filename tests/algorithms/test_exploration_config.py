@@ -9,7 +9,8 @@ from jaxrl import PPOConfig, Trainer, UsageError
 from jaxrl.cli.flags import given_flags, read_flags
 from jaxrl.cli.train import train_flags
 from jaxrl.ops.distributions import Categorical
-from jaxrl.ops.exploration import EpsilonGreedy, Random, policy_of
+from jaxrl.ops.exploration import EpsilonGreedy, Random
+from jaxrl.ops.explored import policy_of
 from jaxrl.run.storage import checkpoint
 from jaxrl.run.storage.config_file import config_facts, read_config
 from tests.messages import refused_by

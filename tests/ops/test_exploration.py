@@ -11,11 +11,13 @@ from jaxrl.ops.continuous import DiagGaussian
 from jaxrl.ops.distributions import Categorical, MultiCategorical
 from jaxrl.ops.exploration import (
     EpsilonGreedy,
-    Explored,
     GaussianNoise,
     Random,
     SoftQ,
     StochasticSampling,
+)
+from jaxrl.ops.explored import (
+    Explored,
     act_greedily,
     exploration_of,
     policy_of,

@@ -12,7 +12,7 @@ from jaxrl.models.model import carried
 from jaxrl.models.policy_spec import PolicySpec
 from jaxrl.ops.advantages import center_values, gae, standardise
 from jaxrl.ops.distributions import Distribution
-from jaxrl.ops.exploration import learned_of
+from jaxrl.ops.explored import learned_of
 from jaxrl.ops.minibatch import minibatch_rows
 from jaxrl.ops.packing import Packed, pack
 from jaxrl.rollout.steps import Trajectory

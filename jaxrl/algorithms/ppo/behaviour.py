@@ -27,7 +27,7 @@ from jaxrl.algorithms.ppo.batch import Batch, Minibatches, batch_layout, make_ba
 from jaxrl.algorithms.ppo.hypers import PPOSpec
 from jaxrl.models.policy_spec import PolicyWeights
 from jaxrl.ops.distributions import Distribution
-from jaxrl.ops.exploration import Explored, is_noise, learned_of, policy_of
+from jaxrl.ops.explored import Explored, is_noise, learned_of, policy_of
 from jaxrl.ops.packing import pack
 from jaxrl.rollout.steps import Trajectory
 

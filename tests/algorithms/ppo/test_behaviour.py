@@ -14,7 +14,8 @@ from jaxrl.algorithms.ppo.loss import gradient
 from jaxrl.core.spaces import Box, Discrete
 from jaxrl.models.policy_spec import PolicyInputs, PolicySpec, PolicyWeights
 from jaxrl.ops.distributions import Categorical, DiagGaussian
-from jaxrl.ops.exploration import EpsilonGreedy, Explored, GaussianNoise, Random, learned_of
+from jaxrl.ops.exploration import EpsilonGreedy, GaussianNoise, Random
+from jaxrl.ops.explored import Explored, learned_of
 from jaxrl.ops.joint import Joint
 from jaxrl.rollout.steps import Trajectory
 from tests.algorithms.ppo.test_update import (
