@@ -691,7 +691,7 @@ def test_dense_expressions_are_counted_in_lines_that_are_not_blank():
 
 
 # What a stranger may have to read; the two numbers only fall.
-MOST_FILES_OF_A_TRAINER, MOST_LINES_OF_A_TRAINER = 95, 17_900
+MOST_FILES_OF_A_TRAINER, MOST_LINES_OF_A_TRAINER = 95, 17_650
 NOT_OF_A_TRAINER = (  # in its own folders: what a setting or a call asks for
     *("jaxrl/run/logging/figures", "jaxrl/run/resume", "jaxrl/run/divergence"),
     *("jaxrl/run/inference/policy", "jaxrl/core/drawing", "jaxrl/core/batched_env"),

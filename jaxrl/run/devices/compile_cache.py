@@ -34,10 +34,11 @@ from jax.experimental.compilation_cache import compilation_cache
 from jaxrl.core.errors import is_installed
 from jaxrl.core.fields import file_path
 from jaxrl.run.devices.compiled import num_hits
+from jaxrl.run.devices.kept_programs import TESTED
 from jaxrl.run.devices.mesh import split_cpu, start_jax
 
 MAX_BYTES = 2**30  # of all entries below a root; those that were not read for longest go first
-TESTED, SOUND = "tested", "sound"  # the file with a folder's verdict, and the good verdict
+SOUND = "sound"  # the good verdict, in a folder's file `TESTED`
 CPU_FACTS = re.compile(  # the lines of /proc/cpuinfo that decide about code, of x86 and of ARM
     r"^(?:vendor_id|cpu family|model|model name|stepping|flags|Features|"
     r"CPU (?:implementer|architecture|variant|part))\s*:.*$",

@@ -77,6 +77,16 @@ class StartAndChunk:
 class CompiledAlgorithm(StartAndChunk):
     """The start and the updates of an algorithm whose environments are part of the program."""
 
+    # What writes the compiled programs, for later processes; None: nothing does.
+    keep: Callable[[tuple], None] | None = None
+
+    def compile(self, *, start: bool) -> float:
+        begin, hits = time.perf_counter(), num_hits()
+        super().compile(start=start)
+        if self.keep is not None and self.can_start and num_hits() == hits:
+            self.keep((self.metrics, self.start_program, self.chunk_program, self.capacity))
+        return time.perf_counter() - begin
+
     def start(self, key: Key, hypers: PyTree, env_params: PyTree) -> RunnerState:
         arguments = key, hypers, env_params
         if jax.process_count() > 1:
@@ -127,6 +137,7 @@ class Program:
     algorithm: Algorithm
     split: Algorithm | None = None
     devices: int = 1
+    identity: Any = None  # the configuration and the environment, where they are all that it is of
     # by the shapes of the numbers
     executables: dict[str, StartAndChunk] = field(default_factory=dict)
 
@@ -144,8 +155,7 @@ class Program:
             num_recorded: how many of each device's environments are recorded, the first ones.
         """
         numbers = hypers, env_params, data
-        shapes = jax.tree.map(lambda leaf: (jnp.shape(leaf), jnp.result_type(leaf)), numbers)
-        which = str((shapes, num_recorded, jax.config.jax_disable_jit))
+        which = shapes_of(numbers, num_recorded)
         if which not in self.executables:
             self.executables[which] = self.build(key, numbers, num_recorded)
         return self.executables[which]
@@ -153,11 +163,28 @@ class Program:
     def build(
         self, key: Key, numbers: tuple[PyTree, PyTree, PyTree | None], num_recorded: int
     ) -> StartAndChunk:
-        """The traced programs; `numbers` are (hypers, env_params, data)."""
+        """The programs, kept by an earlier process or traced; `numbers` as `trace` takes them."""
         if jax.config.jax_disable_jit:
             from jaxrl.run.devices.uncompiled import parts_of
 
             return UncompiledAlgorithm(*parts_of(self, key, numbers, num_recorded))
+        if not jax.config.jax_compilation_cache_dir:
+            return CompiledAlgorithm(*self.trace(key, numbers, num_recorded))
+        from jaxrl.run.devices import kept_programs
+
+        trace = functools.partial(self.trace, key, numbers, num_recorded)
+        shapes = shapes_of(numbers, num_recorded)
+        entry = kept_programs.entry_of(self.identity, self.devices, shapes)
+        if entry is None:
+            return CompiledAlgorithm(*trace())
+        compiled = CompiledAlgorithm(*(kept_programs.find(entry, trace, count_hit) or trace()))
+        compiled.keep = functools.partial(kept_programs.keep, entry)
+        return compiled
+
+    def trace(
+        self, key: Key, numbers: tuple[PyTree, PyTree, PyTree | None], num_recorded: int
+    ) -> tuple[PyTree, Any, Any, int]:
+        """The first fields of `StartAndChunk`, traced; `numbers` are (hypers, env_params, data)."""
         hypers, env_params, _ = numbers
         start = jax.jit(self._start()).lower(key, hypers, env_params)
         chunk = jax.jit(self._chunk(num_recorded))
@@ -165,7 +192,7 @@ class Program:
         _, rows, steps = chunk.out_info
         metrics = jax.eval_shape(lambda rows: rows.unpack(), rows)
         capacity = len(steps.episode_done) if num_recorded else CAPACITY
-        return CompiledAlgorithm(metrics, start, chunk, capacity)
+        return metrics, start, chunk, capacity
 
     def close(self) -> None:
         """Others may share what was compiled, so nothing ends."""
@@ -196,6 +223,12 @@ class Program:
             out_specs=(runner, everywhere, recorded_by_environment() if num_recorded else None),
             check_vma=False,
         )
+
+
+def shapes_of(numbers: PyTree, num_recorded: int) -> str:
+    """A text that tells apart what the programs of a `Program` differ in."""
+    shapes = jax.tree.map(lambda leaf: (jnp.shape(leaf), jnp.result_type(leaf)), numbers)
+    return str((shapes, num_recorded, jax.config.jax_disable_jit))
 
 
 def run_chunk(
@@ -253,12 +286,18 @@ def program_of(static_config: AlgorithmConfig, env: Any, devices: int = 1) -> Pr
     algorithm = static_config.build()
     check_sizes(static_config, algorithm)
     split = static_config.build(axis_name=AXIS) if devices > 1 else None
-    return Program(algorithm, split, devices)
+    identity = None if has_outside_state(env) else (static_config, env)
+    return Program(algorithm, split, devices, identity)
 
 
 def num_hits() -> int:
     """The number of programs that this process has loaded from a cache since it first asked."""
     return len(_hits())
+
+
+def count_hit() -> None:
+    """Counts a program that was loaded as one of JAX's hits."""
+    _hits().append(HIT)
 
 
 @functools.cache

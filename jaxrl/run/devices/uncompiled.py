@@ -20,7 +20,7 @@ VMAP = {"fun": None, "in_axes": 0, "out_axes": 0}  # arguments of `jax.vmap` tha
 
 
 def parts_of(program: Any, key: Key, numbers: tuple, num_recorded: int) -> tuple:
-    """(metrics, start, chunk, capacity) of an `UncompiledAlgorithm`; arguments as `Program.build`.
+    """(metrics, start, chunk, capacity) of an `UncompiledAlgorithm`; arguments as `Program.trace`.
 
     start(key, hypers, env_params) -> runner
     chunk(runner, hypers, env_params, data, count) -> (runner, metrics, recorded steps or None),
@@ -34,7 +34,7 @@ def parts_of(program: Any, key: Key, numbers: tuple, num_recorded: int) -> tuple
             "JAX's jit is disabled: several processes train by compiled programs alone"
         )
     with jax.disable_jit(False):  # traced for the shapes of its results
-        traced = program.build(key, numbers, num_recorded)
+        metrics, _, _, capacity = program.trace(key, numbers, num_recorded)
     algorithm = program.algorithm
     if num_recorded:
         algorithm = algorithm.recording(num_recorded * program.devices)
@@ -53,7 +53,7 @@ def parts_of(program: Any, key: Key, numbers: tuple, num_recorded: int) -> tuple
         together = lambda *leaves: np.stack(leaves)
         return runner, jax.tree.map(together, *rows), jax.tree.map(together, *recorded)
 
-    return traced.metrics, start, chunk, traced.capacity
+    return metrics, start, chunk, capacity
 
 
 @contextlib.contextmanager

@@ -9,7 +9,6 @@ import warnings
 import jax
 import numpy as np
 import pytest
-from jax.experimental.compilation_cache import compilation_cache
 
 from jaxrl import Trainer, UsageError, use_compile_cache
 from jaxrl.core.machine import num_cores
@@ -17,37 +16,7 @@ from jaxrl.run.devices import compile_cache
 from jaxrl.run.devices.compiled import program_of
 from tests.programs import SMALL_ARENA
 
-SETTINGS = (
-    "jax_enable_compilation_cache",
-    "jax_compilation_cache_dir",
-    "jax_persistent_cache_min_compile_time_secs",
-    "jax_persistent_cache_min_entry_size_bytes",
-)
-
-
-@pytest.fixture(autouse=True)
-def jax_as_it_was():
-    before = {name: getattr(jax.config, name) for name in SETTINGS}
-    with warnings.catch_warnings():
-        jax.config.update("jax_enable_compilation_cache", True)
-        jax.config.update("jax_compilation_cache_dir", None)
-        yield
-    for name, value in before.items():
-        jax.config.update(name, value)
-    compilation_cache.reset_cache()
-
-
-@pytest.fixture
-def said():
-    return []
-
-
-@pytest.fixture
-def cache(tmp_path, said):
-    """A cache in use, its first line forgotten."""
-    folder = compile_cache.use(str(tmp_path / "cache"), said.append)
-    said.clear()
-    return folder
+pytestmark = pytest.mark.usefixtures("jax_as_it_was")
 
 
 def entries(folder):
