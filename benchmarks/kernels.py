@@ -4,6 +4,7 @@ XLA's text of a program (`compiled.as_text()`) is a list of computations. Each i
 not only a name for something runs as a kernel, or as a call of a library.
 """
 
+import math
 import re
 from collections import Counter
 from collections.abc import Mapping
@@ -25,6 +26,8 @@ FREE = {"parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after
 FREE |= {"opt-barrier", "async-update", "add-dependency", "partition-id", "replica-id"}
 DONE = "-done"  # the end of an instruction's opcode whose first half, "-start", is the launch
 CALLS = {"call", "async-start"}  # of other computations, whose instructions count
+REDUCTIONS = {"all-reduce", "all-reduce-start"}
+ARRAY = re.compile(r"\b[a-z]+(\d+)\[([\d,]*)\]")  # f32[2,3]
 HOST = "callback"  # in the target of a custom call that returns to Python
 
 
@@ -34,13 +37,19 @@ class Launches:
 
     kernels: int = 0
     loops: int = 0  # trips of them, each of which the host or the card decides on
+    reductions: int = 0  # kernels that sum over devices
+    reduced_bytes: int = 0  # of them, on each device
     kinds: Counter = field(default_factory=Counter)  # instructions in the text, by opcode
 
     def __add__(self, other: "Launches") -> "Launches":
-        return Launches(self.kernels + other.kernels, self.loops + other.loops)
+        return Launches(*(a + b for a, b in zip(self.numbers, other.numbers, strict=True)))
 
     def times(self, number: int) -> "Launches":
-        return Launches(self.kernels * number, self.loops * number)
+        return Launches(*(number * counted for counted in self.numbers))
+
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        return self.kernels, self.loops, self.reductions, self.reduced_bytes
 
 
 def launches(text: str) -> Launches:
@@ -70,6 +79,8 @@ def launches(text: str) -> Launches:
             return max(map(of, called), key=lambda branch: branch.kernels)
         if opcode in CALLS:
             return sum(map(of, called), Launches())
+        if opcode in REDUCTIONS:
+            return Launches(kernels=1, reductions=1, reduced_bytes=_bytes(line[: found.end()]))
         return Launches(kernels=1)
 
     total = of(entry)
@@ -77,6 +88,15 @@ def launches(text: str) -> Launches:
     total.kinds.update(found[1] for line in lines if (found := OPCODE.search(line)))
     total.kinds["host callbacks"] = sum(HOST in line for line in lines if " custom-call(" in line)
     return total
+
+
+def _bytes(result: str) -> int:
+    """Bytes of the arrays in an instruction's result, `f32[2,3]` or several in brackets."""
+    sizes = [
+        (int(bits), map(int, filter(None, shape.split(","))))
+        for bits, shape in ARRAY.findall(result)
+    ]
+    return sum(bits // 8 * math.prod(shape) for bits, shape in sizes)
 
 
 def _computations(text: str) -> tuple[Mapping[str, list[str]], str]:

@@ -43,7 +43,17 @@ PARTS = {"kernels", "outside_training", "peer_stacks", "plain", "programs", "rep
 PARTS |= {"rllib_examples", "simulated_ray"}
 PEERS = {"offline_rllib", "peer_until", "rllib_peer"}  # they train another library alone
 LONG = {  # half a minute and more, with --smoke too
-    *("arena", "engine", "exploration", "fast", "kill_and_resume", "memory", "overhead", "peers"),
+    *(
+        "arena",
+        "engine",
+        "exploration",
+        "fast",
+        "hosts",
+        "kill_and_resume",
+        "memory",
+        "overhead",
+        "peers",
+    ),
     *("scaling", "self_play", "soak", "startup", "sweeps", "time_to_return", "users_sweep"),
 }
 SCRIPTS = sorted({path.stem for path in FOLDER.glob("*.py")} - PARTS)
@@ -234,6 +244,7 @@ PROGRAM = """HloModule jit_f, entry_computation_layout={(f32[4]{0})->f32[4]{0}}
   %x = f32[4]{0} get-tuple-element(%carry), index=1
   %once = f32[4]{0:T(8,128)} fusion(%x), kind=kLoop, calls=%fused
   %twice = f32[4]{0} dot(%once, %once)
+  %sums = (f32[4]{0}, bf16[2,3]{1,0}) all-reduce(%twice, %once), to_apply=%fused
   ROOT %next = (s32[], f32[4]{0}) tuple(%x, %twice)
 }
 
@@ -265,10 +276,11 @@ ENTRY %main (x: f32[4]) -> f32[4] {
 
 def test_the_launches_of_a_program_are_counted_with_the_trips_of_its_loops(modules):
     found = modules("kernels").launches(PROGRAM)
-    # A fusion by itself, two in each of 7 trips, two and a condition in the loop of unknown length,
-    # two in the branch, two in the call.
-    assert found.kernels == 1 + 7 * 2 + (2 + 1) + 2 + 2
+    # A fusion by itself, three in each of 7 trips, three and a condition in the loop of unknown
+    # length, two in the branch, two in the call.
+    assert found.kernels == 1 + 7 * 3 + (3 + 1) + 2 + 2
     assert found.loops == 7 + 1
+    assert (found.reductions, found.reduced_bytes) == (7 + 1, (7 + 1) * (4 * 4 + 2 * 6))
     assert (found.kinds["while"], found.kinds["dot"], found.kinds["host callbacks"]) == (2, 1, 1)
 
 

@@ -1,0 +1,203 @@
+"""Training by several processes: a model of its time, beside what it takes.
+
+    python benchmarks/hosts.py                                  # 1, 2 and 4 processes here
+    python benchmarks/hosts.py --processes 1 2 --turns 5
+    python benchmarks/hosts.py --computing-ms 15 --call-us 60 --gb-per-s 20   # of other machines
+
+    seconds of an iteration = computing + calls x latency + bytes / bandwidth
+
+computing   of an iteration with a process's share of the environments, as many processes side by
+            side that know nothing of each other: what shared cores and caches cost is in it
+calls       sums over the processes (all-reduce) of an iteration, and their bytes, counted in XLA's
+            text with the trips of its loops
+latency     of a sum of 4 bytes between these processes, and the bandwidth of one of 4 MiB
+
+The rest of the measured time is waiting for the slowest process, at each of the sums. The three
+kinds take turns; figures are medians. CartPole, 64 x 64, 4 epochs of 4 minibatches.
+"""
+
+import json
+import socket
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import report
+
+ENVS, LENGTH, SUMS = 2048, 32, 200
+SMALLEST = {"processes": [1, 2], "turns": 1}
+SMALL, LARGE = 1, 2**20  # numbers of a sum: 4 bytes and 4 MiB
+KINDS = ("together", "apart", "sums")
+
+
+def main() -> None:
+    parser = report.arguments_of("hosts", __doc__, SMALLEST)
+    parser.add_argument("--processes", nargs="+", type=int, default=[1, 2, 4])
+    parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--computing-ms", type=float, help="of an iteration, elsewhere")
+    parser.add_argument("--call-us", type=float, default=60.0, help="of a small sum, elsewhere")
+    parser.add_argument("--gb-per-s", type=float, default=20.0, help="of a large sum, elsewhere")
+    parser.add_argument("--worker", help=report.argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.worker:
+        return print(json.dumps(answer(**json.loads(arguments.worker))), flush=True)
+    smoke = arguments.smoke
+    rows = [
+        {"processes": number, "kind": kind, **together(number, kind, smoke=smoke)}
+        for _ in range(arguments.turns)
+        for number in arguments.processes
+        for kind in KINDS
+        if number > 1 or kind == "together"
+    ]
+    report.keep([{**row, **report.circumstances()} for row in rows], arguments.out)
+    print(report.markdown(TITLES, [line(rows, number) for number in arguments.processes]))
+    counted = counts(rows, max(arguments.processes))
+    if arguments.computing_ms is not None and counted["calls"]:
+        calls, size = counted["calls"], counted["bytes"]
+        sums = calls * arguments.call_us / 1e3 + size / arguments.gb_per_s / 1e6
+        share = arguments.computing_ms / (arguments.computing_ms + sums)
+        print(
+            f"elsewhere: {calls} sums of {size:,} bytes take {sums:.1f} ms, so {share:.2f} of "
+            f"what the devices would do by themselves"
+        )
+
+
+TITLES = ["processes", "measured, ms", "model", "computing", "sums", "latency, us", "MB/s", "rest"]
+
+
+def line(rows: Sequence[dict], number: int) -> list[str]:
+    """A row of the table, in milliseconds."""
+    measured = [1e3 * row["seconds"] for row in rows if is_of(row, number, "together")]
+    if number == 1:
+        return ["1", report.spread(measured, ".0f"), *["" for _ in TITLES[2:]]]
+    computing = 1e3 * median(rows, number, "apart", "seconds")
+    latency = median(rows, number, "sums", "small")
+    bandwidth = 4 * LARGE / max(1e-9, median(rows, number, "sums", "large") - latency)
+    counted = counts(rows, number)
+    sums = 1e3 * (counted["calls"] * latency + counted["bytes"] / bandwidth)
+    rest = statistics.median(measured) - computing - sums
+    parts = [f"{computing + sums:.0f}", f"{computing:.0f}", f"{sums:.0f} ({counted['calls']})"]
+    rates = [f"{1e6 * latency:.0f}", f"{bandwidth / 1e6:.0f}"]
+    return [str(number), report.spread(measured, ".0f"), *parts, *rates, f"{rest:.0f}"]
+
+
+def is_of(row: dict, number: int, kind: str) -> bool:
+    return row["processes"] == number and row["kind"] == kind
+
+
+def median(rows: Sequence[dict], number: int, kind: str, name: str) -> float:
+    return statistics.median(row[name] for row in rows if is_of(row, number, kind))
+
+
+def counts(rows: Sequence[dict], number: int) -> dict[str, int]:
+    """The sums of an iteration and their bytes."""
+    return next(row for row in rows if is_of(row, number, "together"))
+
+
+def together(number: int, kind: str, *, smoke: bool) -> dict[str, Any]:
+    """The answers of so many processes at once, by the slowest."""
+    with socket.create_server(("localhost", 0)) as server:
+        port = server.getsockname()[1]
+    command = [sys.executable, str(Path(__file__).resolve()), "--worker"]
+    facts = {"kind": kind, "number": number, "port": port, "smoke": smoke}
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    workers = [
+        subprocess.Popen([*command, json.dumps({**facts, "index": index})], **pipes)
+        for index in range(number)
+    ]
+    for worker in workers:
+        said(worker, "ready")
+    for worker in workers:
+        worker.stdin.write("go\n")
+        worker.stdin.flush()
+    answers = [json.loads(said(worker, "{")) for worker in workers]
+    if any(worker.wait() for worker in workers):
+        raise SystemExit(f"{number} processes, {kind}: one of them failed")
+    return {name: max(answer[name] for answer in answers) for name in answers[0]}
+
+
+def said(worker: subprocess.Popen, begin: str) -> str:
+    """The next line of a worker that begins so; gloo prints others."""
+    for text in worker.stdout:
+        if text.startswith(begin):
+            return text
+    raise SystemExit("a process ended before it was ready")
+
+
+def answer(kind: str, number: int, index: int, port: int, *, smoke: bool) -> dict[str, Any]:
+    """What a worker measured, which begins when it is told to."""
+    import jaxrl
+
+    joins = kind != "apart" and number > 1
+    if joins:
+        jaxrl.join(f"localhost:{port}", number, index)
+    if kind == "sums":
+        return summed(number, smoke=smoke)
+    return trained(number if joins else 1, ENVS // number if kind == "apart" else ENVS, smoke=smoke)
+
+
+def trained(devices: int, num_envs: int, *, smoke: bool) -> dict[str, Any]:
+    """Seconds of an iteration, and the sums that it takes."""
+    import jax
+    from engine import configuration
+    from kernels import launches
+
+    import jaxrl
+
+    iterations = 1 if smoke else 20
+    config = configuration(num_envs // 64 if smoke else num_envs, LENGTH, 10_000)
+    trainer = jaxrl.Trainer(config, run_dir=None, quiet=True, devices=devices)
+    trainer.train()
+    counted = launches(trainer.executable.chunk_program.as_text())
+    arguments = trainer.runner, trainer.hypers, trainer.env_params, trainer.data, iterations
+    wait_to_begin()
+    begin = time.perf_counter()
+    jax.block_until_ready(trainer.executable.chunk(*arguments)[0])
+    seconds = (time.perf_counter() - begin) / iterations
+    return {"seconds": seconds, "calls": counted.reductions, "bytes": counted.reduced_bytes}
+
+
+def summed(devices: int, *, smoke: bool) -> dict[str, float]:
+    """Seconds of a small and a large sum over all processes."""
+    import jax
+    import jax.numpy as jnp
+    from jax.sharding import PartitionSpec
+
+    from jaxrl.run.devices.mesh import AXIS, mesh_of
+
+    times = 2 if smoke else SUMS
+
+    def body(i, value):
+        return jax.lax.psum(value, AXIS) / devices
+
+    def sums(value):
+        return jax.lax.fori_loop(0, times, body, value)
+
+    whole = PartitionSpec()
+    mesh = mesh_of(devices)
+    mapped = jax.jit(
+        jax.shard_map(sums, mesh=mesh, in_specs=whole, out_specs=whole, check_vma=False)
+    )
+    values = {"small": jnp.ones(SMALL), "large": jnp.ones(LARGE)}
+    for value in values.values():
+        jax.block_until_ready(mapped(value))
+    wait_to_begin()
+    seconds = {}
+    for name, value in values.items():
+        begin = time.perf_counter()
+        jax.block_until_ready(mapped(value))
+        seconds[name] = (time.perf_counter() - begin) / times
+    return seconds
+
+
+def wait_to_begin() -> None:
+    print("ready", flush=True)
+    sys.stdin.readline()
+
+
+if __name__ == "__main__":
+    main()

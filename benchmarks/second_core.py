@@ -1,0 +1,148 @@
+"""What a second core could bring where minibatches are too small to be split over two devices.
+
+    python benchmarks/second_core.py                       # CartPole 4 x 128, both tuned settings
+    python benchmarks/second_core.py --only arena --turns 9
+
+one program    the Trainer's, on one device
+in turn        rollout and learning as two programs, one after the other, on one device
+pipelined      the next rollout on one device while another learns from the last one: it is played
+               by weights that are an update older
+by policies    rollout, then each policy learns on a device of its own; where there are several
+
+The last two are written with two threads here and are no setting of a training: they say what one
+would gain. States are copied between the devices. Figures are medians of environment steps/s,
+interleaved, compilation apart.
+"""
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import report
+
+from jaxrl import PPOConfig
+
+SMALLEST = {"only": report.first, "turns": 1}
+
+
+def settings(updates: int) -> dict[str, PPOConfig]:
+    from engine import configuration
+
+    return {
+        "CartPole 4 x 128": configuration(4, 128, updates),
+        "tuned CartPole": PPOConfig.tuned("cartpole"),
+        "arena": PPOConfig.tuned("arena"),
+    }
+
+
+NAMES = ("CartPole 4 x 128", "tuned CartPole", "arena")
+
+
+def main() -> None:
+    parser = report.arguments_of("second_core", __doc__, SMALLEST)
+    parser.add_argument("--only", nargs="+", choices=NAMES, default=list(NAMES))
+    parser.add_argument("--turns", type=int, default=7)
+    arguments = parser.parse_args()
+    report.use_devices(2)
+    from programs import in_turns, ratio
+
+    updates = 2 if arguments.smoke else 40
+    rows, lines = [], []
+    for name in arguments.only:
+        config = settings(updates)[name]
+        config = config.replace(total_env_steps=updates * config.train_batch_size)
+        works = works_of(config)
+        rates = in_turns(works, config.total_env_steps, arguments.turns)
+        first = rates["one program"]
+        for way, values in rates.items():
+            rows.append({"setting": name, "way": way, "steps_per_s": values})
+            lines.append([name, way, report.spread(values), f"{ratio(values, first):.2f}"])
+    report.keep([{**row, **report.circumstances()} for row in rows], arguments.out)
+    print(report.markdown(["setting", "way", "steps/s", "times one program"], lines))
+
+
+def works_of(config: PPOConfig) -> dict[str, Callable[[], object]]:
+    from programs import training
+
+    halves = Halves(config)
+    works = {"one program": training(config), "in turn": halves.in_turn}
+    works["pipelined"] = halves.pipelined
+    if len(halves.learners) > 1:
+        works["by policies"] = halves.by_policies
+    return works
+
+
+class Halves:
+    """Rollout and learning as programs of their own, for two devices."""
+
+    def __init__(self, config: PPOConfig):
+        import jax
+
+        self.updates = config.num_updates
+        self.devices = jax.devices()[:2]
+        algorithm = config.static().build()
+        hypers = config.hypers()
+        self.collect = jax.jit(algorithm.collect)
+        self.learn = jax.jit(lambda runner, rollout: algorithm.learn(runner, rollout, hypers))
+        runner = jax.jit(lambda key: algorithm.init(key, hypers))(jax.random.key(0))
+        self.runner = jax.device_put(runner, self.devices[0])
+        self.learners = [self.of(config, policy) for policy in algorithm.trained]
+        self.threads = ThreadPoolExecutor(2)
+
+    def of(self, config: PPOConfig, policy: str) -> Callable:
+        """Learning of one policy alone."""
+        import jax
+
+        alone = config.replace(policies_to_train=[policy])
+        algorithm, hypers = alone.static().build(), alone.hypers()
+        return jax.jit(lambda runner, rollout: algorithm.learn(runner, rollout, hypers))
+
+    def in_turn(self) -> None:
+        import jax
+
+        runner = self.runner
+        for _ in range(self.updates):
+            runner, rollout = self.collect(runner)
+            runner, _ = self.learn(runner, rollout)
+        jax.block_until_ready(runner)
+
+    def pipelined(self) -> None:
+        import jax
+
+        here, there = self.devices
+        actor, rollout = jax.block_until_ready(self.collect(self.runner))
+        learner = jax.device_put(self.runner, there)
+        for _ in range(self.updates):
+            played = jax.device_put((actor.envs, rollout), there)
+            learner = learner.replace(envs=played[0])
+            collecting = self.threads.submit(self.waited, self.collect, actor)
+            learning = self.threads.submit(self.waited, self.learn, learner, played[1])
+            actor, rollout = collecting.result()
+            learner, _ = learning.result()
+            weights = jax.device_put((learner.learners, learner.num_updates), here)
+            actor = actor.replace(learners=weights[0], num_updates=weights[1])
+        jax.block_until_ready(actor)
+
+    def by_policies(self) -> None:
+        import jax
+
+        runner = self.runner
+        for _ in range(self.updates):
+            runner, rollout = jax.block_until_ready(self.collect(runner))
+            copies = [jax.device_put((runner, rollout), device) for device in self.devices]
+            learning = [
+                self.threads.submit(self.waited, learn, *copy)
+                for learn, copy in zip(self.learners, copies, strict=True)
+            ]
+            learned = [jax.device_put(each.result()[0], self.devices[0]) for each in learning]
+            learners = tuple(learned[i].learners[i] for i in range(len(learned)))
+            runner = learned[0].replace(learners=learners)
+        jax.block_until_ready(runner)
+
+    def waited(self, function: Callable, *arguments: object) -> object:
+        import jax
+
+        return jax.block_until_ready(function(*arguments))
+
+
+if __name__ == "__main__":
+    main()
