@@ -7,7 +7,7 @@
     seconds of an iteration = computing + calls x latency + bytes / bandwidth
 
 computing   of an iteration with a process's share of the environments, as many processes side by
-            side that know nothing of each other: what shared cores and caches cost is in it
+            side that do not talk to each other: this includes the cost of shared cores and caches
 calls       sums over the processes (all-reduce) of an iteration, and their bytes, counted in XLA's
             text with the trips of its loops
 latency     of a sum of 4 bytes between these processes, and the bandwidth of one of 4 MiB

@@ -18,28 +18,23 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import report
+from engine import configuration
 
 from jaxrl import PPOConfig
 
 SMALLEST = {"only": report.first, "turns": 1}
 
 
-def settings(updates: int) -> dict[str, PPOConfig]:
-    from engine import configuration
-
-    return {
-        "CartPole 4 x 128": configuration(4, 128, updates),
-        "tuned CartPole": PPOConfig.tuned("cartpole"),
-        "arena": PPOConfig.tuned("arena"),
-    }
-
-
-NAMES = ("CartPole 4 x 128", "tuned CartPole", "arena")
+SETTINGS = {
+    "CartPole 4 x 128": lambda: configuration(4, 128, 1),
+    "tuned CartPole": lambda: PPOConfig.tuned("cartpole"),
+    "arena": lambda: PPOConfig.tuned("arena"),
+}
 
 
 def main() -> None:
     parser = report.arguments_of("second_core", __doc__, SMALLEST)
-    parser.add_argument("--only", nargs="+", choices=NAMES, default=list(NAMES))
+    parser.add_argument("--only", nargs="+", choices=SETTINGS, default=list(SETTINGS))
     parser.add_argument("--turns", type=int, default=7)
     arguments = parser.parse_args()
     report.use_devices(2)
@@ -48,7 +43,7 @@ def main() -> None:
     updates = 2 if arguments.smoke else 40
     rows, lines = [], []
     for name in arguments.only:
-        config = settings(updates)[name]
+        config = SETTINGS[name]()
         config = config.replace(total_env_steps=updates * config.train_batch_size)
         works = works_of(config)
         rates = in_turns(works, config.total_env_steps, arguments.turns)
@@ -111,12 +106,12 @@ class Halves:
         here, there = self.devices
         actor, rollout = jax.block_until_ready(self.collect(self.runner))
         learner = jax.device_put(self.runner, there)
-        for _ in range(self.updates):
-            played = jax.device_put((actor.envs, rollout), there)
-            learner = learner.replace(envs=played[0])
-            collecting = self.threads.submit(self.waited, self.collect, actor)
-            learning = self.threads.submit(self.waited, self.learn, learner, played[1])
-            actor, rollout = collecting.result()
+        for left in reversed(range(self.updates)):
+            envs, played = jax.device_put((actor.envs, rollout), there)
+            learner = learner.replace(envs=envs)
+            learning = self.threads.submit(self.waited, self.learn, learner, played)
+            if left:
+                actor, rollout = self.waited(self.collect, actor)
             learner, _ = learning.result()
             weights = jax.device_put((learner.learners, learner.num_updates), here)
             actor = actor.replace(learners=weights[0], num_updates=weights[1])

@@ -2,7 +2,7 @@
 
 import functools
 import inspect
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -42,8 +42,7 @@ def custom_model(
     with explained(f"model={brief(setting)} cannot be made"):
         resolved = _resolved(setting, observation_space, action_space)
     model = Custom(resolved, observation_space, action_space, kind)
-    is_hashable = isinstance(resolved, Hashable)
-    (_check_once if is_hashable else _check)(model)
+    _check(model)
     return CustomRecurrent(*vars(model).values()) if has_memory(model.inner) else model
 
 
@@ -189,14 +188,11 @@ def _as_many(function: Callable, *arguments: Any) -> tuple:
     return arguments[: sum(kind in places for kind in kinds)]
 
 
+@functools.lru_cache(maxsize=16)  # a run's plan makes its networks several times
 def _check(model: Custom) -> None:
     """Refuses a model that does not fit the spaces."""
     _check_parameters(model)
     _check_outputs(model)
-
-
-# A run's plan makes its networks several times; each check traces them.
-_check_once = functools.lru_cache(maxsize=16)(_check)
 
 
 def _check_parameters(model: Custom) -> None:

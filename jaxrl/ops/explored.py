@@ -1,4 +1,4 @@
-"""Settings that choose how a policy acts while it trains, and the pair of it and its behaviour.
+"""Settings that choose how a policy acts while it trains, and a policy paired with its behaviour.
 
 `jaxrl.ops.exploration` has the behaviours by name. A training that samples from its policies loads
 none of them.

@@ -477,7 +477,7 @@ class Trainer(TrainingNumbers, PolicyAccess, EpisodeAccess, TrainerResults, Answ
             self.processes.wait()  # a collective does not wait as long as a slow machine compiles
             traced, self.traced_seconds = self.traced_seconds, 0.0
             self.compile_seconds += traced + compiled
-            self.progress.say(compiled_line(traced, compiled, loaded=self.executable.loaded))
+            self.progress.say(compiled_line(traced, compiled, self.executable))
             peak = peak_of(self.executable.chunk_program)
             self.progress.say(memory_line(peak, self.settings.devices))
 

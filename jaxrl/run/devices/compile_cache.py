@@ -34,7 +34,7 @@ from jax.experimental.compilation_cache import compilation_cache
 from jaxrl.core.errors import is_installed
 from jaxrl.core.fields import file_path
 from jaxrl.run.devices.compiled import num_hits
-from jaxrl.run.devices.kept_programs import TESTED
+from jaxrl.run.devices.kept_programs import ENDING, TESTED
 from jaxrl.run.devices.mesh import split_cpu, start_jax
 
 MAX_BYTES = 2**30  # of all entries below a root; those that were not read for longest go first
@@ -44,6 +44,7 @@ CPU_FACTS = re.compile(  # the lines of /proc/cpuinfo that decide about code, of
     r"CPU (?:implementer|architecture|variant|part))\s*:.*$",
     re.MULTILINE,
 )
+ENTRIES = ("*-cache", f"*{ENDING}")  # JAX's names, and those of our kept programs
 WHOLE = "whole"  # the file with the names of the entries that were looked at
 ZSTANDARD = b"\x28\xb5\x2f\xfd"  # how its data begin; others are zlib's
 LEAST_FREE_BYTES = 16 * 2**20
@@ -118,7 +119,7 @@ def machine() -> str:
 def trim(root: Path, limit: int) -> None:
     """Removes the entries below `root` that were read longest ago, down to `limit` bytes."""
     with contextlib.suppress(OSError):  # another process trims at the same time
-        entries = [(entry.stat(), entry) for entry in root.glob("*/*-cache")]
+        entries = [(entry.stat(), entry) for form in ENTRIES for entry in root.glob(f"*/{form}")]
         size = 0
         for facts, entry in sorted(entries, key=lambda pair: pair[0].st_atime, reverse=True):
             size += facts.st_size
@@ -128,7 +129,8 @@ def trim(root: Path, limit: int) -> None:
 
 def remove_cut_entries(folder: Path) -> None:
     """Removes the entries whose end is missing, among those that nobody has looked at before."""
-    entries, checked = {entry.name: entry for entry in folder.glob("*-cache")}, set()
+    entries = {entry.name: entry for form in ENTRIES for entry in folder.glob(form)}
+    checked = set()
     with contextlib.suppress(OSError, ValueError):
         checked = set((folder / WHOLE).read_text(encoding="utf-8").split())
     with contextlib.suppress(OSError):  # a folder that is only read

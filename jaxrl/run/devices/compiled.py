@@ -4,6 +4,7 @@ With it, what a compiled program says of itself: its memory, and whether a cache
 """
 
 import functools
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -47,6 +48,7 @@ class StartAndChunk:
     compiled: bool = field(default=False, init=False)
     # The start is compiled as well; a run that is resumed needs none.
     can_start: bool = field(default=False, init=False)
+    traced: bool = field(default=True, init=False)  # False: an earlier process kept the programs
     # Whether all that `compile` was last asked for came out of a compile cache.
     loaded: bool = field(default=False, init=False)
     timers = counts = MappingProxyType({})  # see `OutsideTraining`
@@ -76,16 +78,6 @@ class StartAndChunk:
 
 class CompiledAlgorithm(StartAndChunk):
     """The start and the updates of an algorithm whose environments are part of the program."""
-
-    # What writes the compiled programs, for later processes; None: nothing does.
-    keep: Callable[[tuple], None] | None = None
-
-    def compile(self, *, start: bool) -> float:
-        begin, hits = time.perf_counter(), num_hits()
-        super().compile(start=start)
-        if self.keep is not None and self.can_start and num_hits() == hits:
-            self.keep((self.metrics, self.start_program, self.chunk_program, self.capacity))
-        return time.perf_counter() - begin
 
     def start(self, key: Key, hypers: PyTree, env_params: PyTree) -> RunnerState:
         arguments = key, hypers, env_params
@@ -137,7 +129,8 @@ class Program:
     algorithm: Algorithm
     split: Algorithm | None = None
     devices: int = 1
-    identity: Any = None  # the configuration and the environment, where they are all that it is of
+    # (configuration, environment); None if the program depends on more than these.
+    identity: tuple | None = None
     # by the shapes of the numbers
     executables: dict[str, StartAndChunk] = field(default_factory=dict)
 
@@ -174,11 +167,12 @@ class Program:
 
         trace = functools.partial(self.trace, key, numbers, num_recorded)
         shapes = shapes_of(numbers, num_recorded)
-        entry = kept_programs.entry_of(self.identity, self.devices, shapes)
-        if entry is None:
+        file = kept_programs.file_of(self.identity, self.devices, shapes)
+        if file is None:
             return CompiledAlgorithm(*trace())
-        compiled = CompiledAlgorithm(*(kept_programs.find(entry, trace, count_hit) or trace()))
-        compiled.keep = functools.partial(kept_programs.keep, entry)
+        programs, is_new = kept_programs.filed(file, trace, hits_here, count_hit)
+        compiled = CompiledAlgorithm(*programs)
+        compiled.traced = is_new
         return compiled
 
     def trace(
@@ -295,17 +289,22 @@ def num_hits() -> int:
     return len(_hits())
 
 
+def hits_here() -> int:
+    """The number of them that this thread has loaded."""
+    return _hits().count(threading.get_ident())
+
+
 def count_hit() -> None:
-    """Counts a program that was loaded as one of JAX's hits."""
-    _hits().append(HIT)
+    """Counts a program that was loaded otherwise than by JAX's cache."""
+    _hits().append(threading.get_ident())
 
 
 @functools.cache
-def _hits() -> list[str]:
-    """JAX's reports of programs that it loaded, from the first call on."""
+def _hits() -> list[int]:
+    """The threads of JAX's reports of programs that it loaded, from the first call on."""
     hits = []
     jax.monitoring.register_event_listener(
-        lambda event, **_: hits.append(event) if event == HIT else None
+        lambda event, **_: hits.append(threading.get_ident()) if event == HIT else None
     )
     return hits
 

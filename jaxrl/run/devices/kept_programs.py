@@ -1,16 +1,18 @@
 """Compiled programs that a later process finds without tracing them.
 
 JAX files what it compiled under the traced program, and tracing takes longer than all the rest of a
-second run. Here an entry is filed under what a program is traced from: the configuration, the
-environment, the shapes, jaxrl's sources, the versions below it and JAX's flags. So that nothing
-else can decide, only jaxrl's own environments and networks are kept, and only by processes whose
-code is all jaxrl's or installed: no script, notebook or module of the user's own.
+second run. Here a program is filed under what it is traced from: the configuration, the
+environment, the shapes, jaxrl's sources, the versions of the libraries below it and JAX's flags. To
+rule out anything else, a process keeps and finds programs only if it is a command of jaxrl's, all
+of its code is jaxrl's or installed, and no source was saved after it began; and only those of the
+environments that come with jaxrl, on CPUs.
 
-Entries lie beside JAX's own in a folder of `jaxrl.run.devices.compile_cache`, which tests, checks
-and trims them alike. One that cannot be loaded is traced again. What JAX's cache had is not kept:
-a program that was loaded cannot be written as bytes again (jaxlib 0.10 leaves out kernels).
+The files lie beside JAX's own in a folder of `jaxrl.run.devices.compile_cache`, which tests, checks
+and trims them alike. A program that cannot be loaded is traced again. One that JAX's cache had is
+not kept: its bytes would lack kernels (jaxlib 0.10).
 """
 
+import contextlib
 import functools
 import hashlib
 import importlib.metadata
@@ -18,10 +20,12 @@ import os
 import pickle
 import sys
 import sysconfig
+import time
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
@@ -29,101 +33,123 @@ from jax.experimental import serialize_executable
 
 from jaxrl.core.errors import brief
 from jaxrl.core.types import PyTree
+from jaxrl.run.storage.own_files import remove_temporary, temporary_beside
 
 HOME = Path(__file__).resolve().parents[2]  # of jaxrl's sources
-INSTALLED = ("stdlib", "platstdlib", "purelib", "platlib", "scripts")  # folders, in Python's words
+SHIPPED = tuple(f"jaxrl.envs.{name}" for name in ("arena", "cartpole", "pursuit", "waterworld"))
+INSTALLED = ("stdlib", "platstdlib", "purelib", "platlib")  # folders, as sysconfig names them
 BELOW = ("chex", "flax", "jax", "jaxlib", "numpy", "optax")  # packages that programs are traced by
-FLAGS = ("JAX_", "XLA_", "LIBTPU_")  # how the variables of the environment begin that decide
+# How environment variables begin that JAX and XLA read.
+VARIABLES = ("JAX_", "XLA_", "LIBTPU_")
+OF_A_CACHE = ("jax_compilation_cache_", "jax_persistent_cache_")  # settings that change no program
 PLAIN = (type(None), bool, int, float, bytes, np.generic)
+ENDING = ".program"
 TESTED = "tested"  # the file of a folder that was tested on this machine
-# (metrics, start_program, chunk_program, capacity) of a `jaxrl.run.devices.compiled.StartAndChunk`,
-# the two with a method `compile`, or compiled.
-Programs = tuple[PyTree, Any, Any, int]
 
 
-class Kept(NamedTuple):
-    """A program in bytes, in place of a traced one."""
+@dataclass(frozen=True)
+class Filed:
+    """A program with a file, which has its bytes or will have them; stands for a traced program.
 
-    parts: tuple  # as `_parts` returns them
-    trace: Callable[[], Any]  # the traced program, where the bytes are of no use
-    loaded: Callable[[], None]  # is called when it was loaded
+    Args:
+        facts: what is known of the program without tracing it.
+        trace: traces it, where the file is of no use.
+        hits: how many programs this thread has loaded from JAX's cache.
+        loaded: is called when the file's bytes were loaded.
+    """
+
+    file: Path
+    facts: PyTree
+    trace: Callable[[], Any]
+    hits: Callable[[], int]
+    loaded: Callable[[], None]
 
     def compile(self) -> Any:
-        *parts, numbers = self.parts
-        try:
+        """The program: the file's, or compiled."""
+        with contextlib.suppress(Exception):  # no file, or whatever JAX or XLA raise of its bytes
+            _, *parts, numbers = _read(self.file)
             devices = [device for device in jax.devices() if device.id in numbers]
             load = serialize_executable.deserialize_and_load
             program = load(*parts, execution_devices=devices)
-        except Exception:  # whatever JAX or XLA raise of bytes that are not as they were
-            return self.trace().compile()
-        self.loaded()
+            self.loaded()
+            return program
+        hits = self.hits()
+        program = self.trace().compile()
+        if self.hits() == hits and not _changed_since_the_start(_sources()):
+            self.write(program)
         return program
 
+    def write(self, program: Any) -> None:
+        """Writes the file, whole or not at all."""
+        new = temporary_beside(self.file)
+        with contextlib.suppress(Exception):  # it cannot be written as bytes, or the disk is full
+            shardings = jax.tree.leaves(program.input_shardings)
+            used = set().union(*(sharding.device_set for sharding in shardings))
+            parts = *serialize_executable.serialize(program), [device.id for device in used]
+            data = zlib.compress(pickle.dumps((self.facts, *parts)), 1)
+            if len(data) >= jax.config.jax_persistent_cache_min_entry_size_bytes:
+                remove_temporary(self.file)  # of a process that was killed
+                new.write_bytes(data)
+                new.replace(self.file)
+        new.unlink(missing_ok=True)
 
-def entry_of(identity: Any, devices: int, shapes: str) -> Path | None:
+
+def filed(
+    file: Path,
+    trace: Callable[[], tuple[PyTree, Any, Any, int]],
+    hits: Callable[[], int],
+    loaded: Callable[[], None],
+) -> tuple[tuple[PyTree, Any, Any, int], bool]:
+    """The results of `trace` with programs that have files, and whether they had to be traced.
+
+    Args:
+        file: as `file_of` returns it.
+        trace: gives the first fields of `jaxrl.run.devices.compiled.StartAndChunk`.
+        hits, loaded: see `Filed`.
+    """
+    trace = functools.cache(trace)
+    facts = None
+    with contextlib.suppress(Exception):  # there is no file, or it was cut short
+        facts = _read(file)[0]
+    is_new = facts is None
+    metrics, capacity = (trace()[0], trace()[3]) if is_new else facts
+    of_start = file.with_stem(f"{file.stem}-start")
+    start = Filed(of_start, None, lambda: trace()[1], hits, loaded)
+    chunk = Filed(file, (metrics, capacity), lambda: trace()[2], hits, loaded)
+    return (metrics, start, chunk, capacity), is_new
+
+
+def _read(file: Path) -> tuple:
+    return pickle.loads(zlib.decompress(file.read_bytes()))
+
+
+def file_of(identity: tuple | None, devices: int, shapes: str) -> Path | None:
     """The file of a program; None where none is kept.
 
     Args:
-        identity: the configuration and the environment, of plain values.
+        identity: (configuration, environment); None where a program depends on more than these.
     """
     folder = Path(jax.config.jax_compilation_cache_dir or "")
     is_used = jax.config.jax_enable_compilation_cache and (folder / TESTED).is_file()
-    if not is_used or jax.process_count() > 1 or not has_only_installed_code():
+    is_alone = jax.process_count() == 1 and jax.default_backend() == "cpu"
+    if identity is None or not (is_used and is_alone and is_command_of_ours()):
         return None
     try:
-        text = repr((described(identity), devices, shapes, _code(_sources()), _flags()))
+        of_program = described(identity)
     except TypeError:
         return None
-    return folder / f"jaxrl-{hashlib.sha256(text.encode()).hexdigest()}-cache"
-
-
-def find(entry: Path, trace: Callable[[], Programs], loaded: Callable[[], None]) -> Programs | None:
-    """The programs of an entry, to be loaded by `compile`; None where there is none.
-
-    Args:
-        trace: traces them, where they cannot be loaded.
-        loaded: is called for each one that was loaded.
-    """
-    try:
-        metrics, start, chunk, capacity = pickle.loads(zlib.decompress(entry.read_bytes()))
-    except Exception:  # there is none, or it was cut short
+    sources = _sources()
+    if _changed_since_the_start(sources):
         return None
-    trace = functools.cache(trace)
-    programs = [
-        Kept(parts, lambda place=place: trace()[place], loaded)
-        for place, parts in ((1, start), (2, chunk))
-    ]
-    return metrics, *programs, capacity
-
-
-def keep(entry: Path, programs: Programs) -> None:
-    """Writes compiled programs to an entry, whole or not at all; nothing if the disk is full."""
-    metrics, start, chunk, capacity = programs
-    try:
-        data = pickle.dumps((metrics, _parts(start), _parts(chunk), capacity))
-        data = zlib.compress(data, 1)
-        if len(data) < jax.config.jax_persistent_cache_min_entry_size_bytes:
-            return  # the folder is only read
-        new = entry.with_suffix(f".{os.getpid()}")
-        new.write_bytes(data)
-        new.replace(entry)
-    except Exception:  # a program that cannot be written as bytes, a full disk
-        return
-
-
-def _parts(program: Any) -> tuple:
-    """The bytes of a program, the structures of its arguments and results, its devices."""
-    used = set().union(
-        *(sharding.device_set for sharding in jax.tree.leaves(program.input_shardings))
-    )
-    return *serialize_executable.serialize(program), sorted(device.id for device in used)
+    text = repr((of_program, devices, shapes, _code(sources), _flags()))
+    return folder / f"jaxrl-{hashlib.sha256(text.encode()).hexdigest()}{ENDING}"
 
 
 def described(value: Any) -> Any:
     """Plain values and objects of jaxrl's classes that hold such, as a text tells them apart.
 
     Raises:
-        TypeError: something else is among them.
+        TypeError: something else is among them, such as an environment that jaxrl lacks.
     """
     if isinstance(value, PLAIN) or (isinstance(value, str) and not names_other_code(value)):
         return type(value).__name__, value
@@ -132,7 +158,8 @@ def described(value: Any) -> Any:
     if isinstance(value, dict):
         return "dict", [(described(key), described(part)) for key, part in value.items()]
     kind = type(value)
-    if not kind.__module__.startswith("jaxrl."):
+    in_envs = kind.__module__.startswith("jaxrl.envs.") and kind.__module__ not in SHIPPED
+    if in_envs or not kind.__module__.startswith("jaxrl."):
         raise TypeError(f"{brief(value)} is not of plain values")
     is_derived = lambda name: isinstance(getattr(kind, name, None), functools.cached_property)
     parts = [(name, described(part)) for name, part in vars(value).items() if not is_derived(name)]
@@ -144,14 +171,26 @@ def names_other_code(text: str) -> bool:
     return ":" in text and not text.startswith("jaxrl.")
 
 
-def has_only_installed_code() -> bool:
-    """Returns whether all modules of this process are jaxrl's, Python's or installed."""
-    if getattr(sys.modules["__main__"], "__file__", None) is None:  # a notebook, python -c
+def is_command_of_ours() -> bool:
+    """Returns whether jaxrl's command line runs here, and all modules are jaxrl's or installed."""
+    main = _file_of(sys.modules["__main__"])
+    script = Path(sysconfig.get_path("scripts"), "jaxrl")
+    if main not in {*map(str, (HOME / "__main__.py", script)), *_scripts()}:
         return False
-    paths = (*map(sysconfig.get_path, INSTALLED), *_sources(), HOME.parent / "scripts")
+    paths = *map(sysconfig.get_path, INSTALLED), *_sources()
     folders = tuple(f"{path}{os.sep}" for path in paths)
-    files = (getattr(module, "__file__", None) for module in [*sys.modules.values()])
-    return all(file is None or file.startswith(folders) for file in files)
+    modules = [module for name, module in [*sys.modules.items()] if name != "__main__"]
+    return all(file is None or file.startswith(folders) for file in map(_file_of, modules))
+
+
+def _file_of(module: Any) -> str | None:
+    file = getattr(module, "__file__", None)
+    return os.path.abspath(file) if isinstance(file, str) else None
+
+
+def _scripts() -> set[str]:
+    """The scripts of a checkout that train."""
+    return {str(HOME.parent / "scripts" / f"{name}.py") for name in ("train_ppo", "train_bc")}
 
 
 def _sources() -> frozenset[str]:
@@ -164,17 +203,36 @@ def _sources() -> frozenset[str]:
     return frozenset((str(HOME), *paths))
 
 
+def _files(folders: Iterable[str]) -> list[Path]:
+    return sorted({path for folder in folders for path in Path(folder).rglob("*.py")})
+
+
+def _changed_since_the_start(folders: Iterable[str]) -> bool:
+    """Returns whether a source was saved after this process began, which may have loaded it before.
+
+    True where the system does not tell when that was.
+    """
+    try:
+        fields = Path("/proc/self/stat").read_text(encoding="ascii").rpartition(")")[2].split()
+        since_boot = float(Path("/proc/uptime").read_text(encoding="ascii").split()[0])
+    except OSError:
+        return True
+    age = since_boot - int(fields[19]) / os.sysconf("SC_CLK_TCK")
+    return max(path.stat().st_mtime for path in _files(folders)) > time.time() - age
+
+
 @functools.cache
 def _code(folders: frozenset[str]) -> str:
     """A digest of the sources in these folders, with the versions of what is below jaxrl."""
     versions = sys.version, *map(importlib.metadata.version, BELOW)
     digest = hashlib.sha256(repr(versions).encode())
-    for path in sorted({path for folder in folders for path in Path(folder).rglob("*.py")}):
+    for path in _files(folders):
         digest.update(str(path).encode() + path.read_bytes())
     return digest.hexdigest()
 
 
 def _flags() -> tuple[Any, ...]:
-    """JAX's settings, and the variables of the environment that it and XLA read."""
-    variables = (item for item in os.environ.items() if item[0].startswith(FLAGS))
-    return sorted(jax.config.values.items()), sorted(variables)
+    """JAX's settings, and the environment variables that it and XLA read."""
+    settings = (item for item in jax.config.values.items() if not item[0].startswith(OF_A_CACHE))
+    variables = (item for item in os.environ.items() if item[0].startswith(VARIABLES))
+    return sorted(settings), sorted(variables)

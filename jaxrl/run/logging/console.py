@@ -270,10 +270,12 @@ def compiling_line(number: int, *, plays: bool) -> str:
     return f"compiling {what} for {device_name(number)} ..."
 
 
-def compiled_line(tracing: float, compiling: float, *, loaded: bool) -> str:
-    """The duration of the wait, in seconds, and its parts."""
-    source = ", the rest out of the compile cache" if loaded else ""
-    return f"compiled in {tracing + compiling:.1f} s (tracing {tracing:.1f} s{source})"
+def compiled_line(tracing: float, compiling: float, executable: Any) -> str:
+    """The duration of the wait for a `StartAndChunk`, in seconds, and its parts."""
+    parts = [f"tracing {tracing:.1f} s"] if executable.traced else []
+    if executable.loaded:
+        parts.append("the rest out of the compile cache" if parts else "out of the compile cache")
+    return f"compiled in {tracing + compiling:.1f} s ({', '.join(parts)})"
 
 
 def device_name(number: int = 1) -> str:

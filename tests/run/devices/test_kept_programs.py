@@ -7,123 +7,166 @@ import subprocess
 import sys
 import zlib
 from dataclasses import dataclass
+from types import SimpleNamespace
 
 import jax
 import numpy as np
 import pytest
 
+import jaxrl.run
 from jaxrl import PPOConfig, Trainer
 from jaxrl.envs.arena import MultiAgentArena
 from jaxrl.envs.cartpole import CartPole
 from jaxrl.run.devices import kept_programs
 from jaxrl.run.devices.compiled import Program, program_of
-from jaxrl.run.devices.kept_programs import described, has_only_installed_code
+from jaxrl.run.devices.kept_programs import described
 from tests.programs import SMALL_CARTPOLE
 
 
-def trained():
+def trained(config=SMALL_CARTPOLE):
     """Losses and weights after two iterations, and whether the programs came from a cache."""
-    trainer = Trainer(SMALL_CARTPOLE, run_dir=None, quiet=True)
+    trainer = Trainer(config, run_dir=None, quiet=True)
     losses = [trainer.train()["learners"]["default_policy"]["total_loss"] for _ in range(2)]
     weights = jax.tree.leaves(trainer.runner.learners[0].weights)
     return [*losses, *map(np.asarray, weights)], trainer.executable.loaded
 
 
 @pytest.fixture
-def kept(cache, monkeypatch):
-    """The entry of a program that was trained with, in a cache of its own, and its results.
+def command(monkeypatch):
+    """The process counts as a command of jaxrl's that began after the sources were saved."""
+    monkeypatch.setattr(kept_programs, "is_command_of_ours", lambda: True)
+    monkeypatch.setattr(kept_programs, "_changed_since_the_start", lambda folders: False)
 
-    The process counts as one whose code is all installed, and compiles anew for each trainer.
+
+@pytest.fixture
+def kept(cache, command, monkeypatch):
+    """The files of a program that was trained with, in a cache of its own, and its results.
+
+    Each trainer compiles anew.
     """
     monkeypatch.setattr("jaxrl.run.devices.compiled.program_of", program_of.__wrapped__)
-    monkeypatch.setattr(kept_programs, "has_only_installed_code", lambda: True)
     results, loaded = trained()
     assert not loaded
-    (entry,) = cache.glob("jaxrl-*-cache")
-    return entry, results
+    return files_in(cache), results
 
 
-def refuse_to_trace(monkeypatch):
-    def trace(*_):
-        raise AssertionError("it is traced")
+def files_in(folder):
+    return sorted(folder.glob(f"*{kept_programs.ENDING}"))
 
-    monkeypatch.setattr(Program, "trace", trace)
+
+def assert_equal(results, again):
+    for leaf, leaf_again in zip(results, again, strict=True):
+        np.testing.assert_array_equal(leaf, leaf_again)
 
 
 @pytest.mark.long
 def test_a_kept_program_is_not_traced_and_gives_the_same_numbers(kept, monkeypatch):
-    _, results = kept
-    refuse_to_trace(monkeypatch)
+    files, results = kept
+    assert len(files) == 2  # the start and the updates
+
+    def trace(*_):
+        raise AssertionError("it is traced")
+
+    monkeypatch.setattr(Program, "trace", trace)
     again, loaded = trained()
     assert loaded
-    for leaf, leaf_again in zip(results, again, strict=True):
-        np.testing.assert_array_equal(leaf, leaf_again)
+    assert_equal(results, again)
 
 
-def broken_parts(data):
-    metrics, start, chunk, capacity = pickle.loads(zlib.decompress(data))
-    parts = (chunk[0][:500], *chunk[1:])
-    return zlib.compress(pickle.dumps((metrics, start, parts, capacity)))
+def with_broken_parts(data):
+    facts, program, *others = pickle.loads(zlib.decompress(data))
+    return zlib.compress(pickle.dumps((facts, program[:500], *others)))
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("damage", [lambda data: data[:100], lambda data: b"", broken_parts])
-def test_an_entry_that_cannot_be_loaded_is_traced_again(damage, kept):
-    entry, results = kept
-    entry.write_bytes(damage(entry.read_bytes()))
+@pytest.mark.parametrize("damage", [lambda data: data[:100], lambda data: b"", with_broken_parts])
+def test_a_file_that_cannot_be_loaded_is_traced_again(damage, kept):
+    files, results = kept
+    for file in files:
+        file.write_bytes(damage(file.read_bytes()))
     again, _ = trained()
-    for leaf, leaf_again in zip(results, again, strict=True):
-        np.testing.assert_array_equal(leaf, leaf_again)
+    assert_equal(results, again)
 
 
 @pytest.mark.long
-def test_a_program_out_of_jaxs_own_cache_is_not_kept(kept):
-    """Its bytes would lack kernels."""
-    entry, _ = kept
-    entry.unlink()
+def test_a_program_out_of_jaxs_own_cache_is_not_kept_and_the_other_is(kept):
+    """Its bytes would lack kernels; the same start belongs to other numbers of epochs as well."""
+    (_, start), _ = kept
+    start.unlink()
     _, loaded = trained()
-    assert loaded and not entry.exists()
+    assert loaded and not start.exists()
+    trained(SMALL_CARTPOLE.replace(num_epochs=SMALL_CARTPOLE.num_epochs + 1))
+    folder = start.parent
+    new = set(files_in(folder)) - {kept[0][0]}
+    assert len(new) == 1 and not new.pop().stem.endswith("-start")
 
 
-@pytest.mark.long
-def test_another_version_another_flag_and_another_size_are_other_entries(kept, monkeypatch):
-    entry, _ = kept
-    identity, folder = (SMALL_CARTPOLE.static(), CartPole()), entry.parent
+def test_another_version_another_flag_and_another_size_are_other_files(cache, command, monkeypatch):
+    identity = (SMALL_CARTPOLE.static(), CartPole())
 
     def file(identity=identity, devices=1, shapes="1"):
-        return kept_programs.entry_of(identity, devices, shapes)
+        return kept_programs.file_of(identity, devices, shapes)
 
     first = file()
     others = [file(devices=2), file(shapes="2")]
     others.append(file((SMALL_CARTPOLE.static().replace(num_envs=8), CartPole())))
-    monkeypatch.setattr(kept_programs, "_code", lambda: "another version")
-    others.append(file())
-    monkeypatch.undo()
-    monkeypatch.setattr(kept_programs, "has_only_installed_code", lambda: True)
-    monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_enable_fast_math=true")
-    others.append(file())
-    monkeypatch.undo()
-    monkeypatch.setattr(kept_programs, "has_only_installed_code", lambda: True)
     with jax.enable_x64(True):
         others.append(file())
-    assert len({first, *others}) == 1 + len(others)
-    assert first == file() and first.parent == folder
+    with monkeypatch.context() as patched:
+        patched.setenv("XLA_FLAGS", "--xla_cpu_enable_fast_math=true")
+        others.append(file())
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", 2**62)  # a folder that is read
+    assert first == file()
+    monkeypatch.setattr(kept_programs, "_code", lambda folders: "another version")
+    others.append(file())
+    assert None not in others and len({first, *others}) == 1 + len(others)
+    assert first.parent == cache
 
 
-def test_no_program_is_kept_without_a_folder_that_was_tested(jax_as_it_was, tmp_path, monkeypatch):
-    monkeypatch.setattr(kept_programs, "has_only_installed_code", lambda: True)
-    assert kept_programs.entry_of((), 1, "") is None
+def test_no_program_is_kept_without_a_folder_that_was_tested(jax_as_it_was, command, tmp_path):
+    identity = SMALL_CARTPOLE.static(), CartPole()
+    assert kept_programs.file_of(identity, 1, "") is None
     jax.config.update("jax_compilation_cache_dir", str(tmp_path))
-    assert kept_programs.entry_of((), 1, "") is None
+    assert kept_programs.file_of(identity, 1, "") is None
     (tmp_path / kept_programs.TESTED).touch()
-    assert kept_programs.entry_of((), 1, "").parent == tmp_path
+    assert kept_programs.file_of(identity, 1, "").parent == tmp_path
     jax.config.update("jax_enable_compilation_cache", False)
-    assert kept_programs.entry_of((), 1, "") is None
+    assert kept_programs.file_of(identity, 1, "") is None
+
+
+def test_a_program_that_depends_on_more_than_its_settings_is_not_kept(cache, command):
+    assert kept_programs.file_of((SMALL_CARTPOLE.static(), CartPole()), 1, "") is not None
+    assert kept_programs.file_of(None, 1, "") is None
+    outside = SMALL_CARTPOLE.replace(env="gym:CartPole-v1")
+    assert program_of(outside.static(), outside.setup().env).identity is None
+
+
+def test_sources_that_were_saved_since_the_process_began_keep_nothing(tmp_path):
+    source = tmp_path / "source.py"
+    source.touch()
+    assert kept_programs._changed_since_the_start([str(tmp_path)])
+    os.utime(source, (0, 0))
+    assert kept_programs._changed_since_the_start([str(tmp_path)]) == (sys.platform != "linux")
 
 
 def test_a_process_with_code_of_the_users_own_keeps_nothing():
-    """As this one: the module of this test is not installed."""
-    assert not has_only_installed_code()
+    """As this one, in which pytest and the modules of tests run."""
+    assert not kept_programs.is_command_of_ours()
+
+
+def test_a_command_counts_until_a_module_of_the_users_own_is_loaded(monkeypatch):
+    main = SimpleNamespace(__file__=str(kept_programs.HOME / "__main__.py"))
+    installed = {"__main__": main, "os": os, "jax": jax, "jaxrl.run": jaxrl.run, "none": object()}
+    monkeypatch.setattr(kept_programs, "sys", SimpleNamespace(modules=installed))
+    assert kept_programs.is_command_of_ours()
+    of_the_user = SimpleNamespace(__file__=__file__)
+    monkeypatch.setitem(installed, "mine", of_the_user)
+    assert not kept_programs.is_command_of_ours()
+    monkeypatch.delitem(installed, "mine")
+    monkeypatch.setitem(installed, "__main__", of_the_user)
+    assert not kept_programs.is_command_of_ours()
+    monkeypatch.setitem(installed, "__main__", SimpleNamespace())  # a notebook
+    assert not kept_programs.is_command_of_ours()
 
 
 def test_values_are_told_apart():
@@ -176,13 +219,14 @@ def test_the_second_command_loads_the_program_and_the_third_resumes_with_it(tmp_
     sizes += " --fcnet-hiddens 8 --total-env-steps 256 --num-epochs 1"
     flags = [*sizes.split(), *extra]
     run(*flags, "--run-dir", str(tmp_path / "first"))
-    (entry,) = (tmp_path / "cache").glob("*/jaxrl-*-cache")
-    written = entry.stat().st_mtime_ns
+    files = sorted((tmp_path / "cache").glob("*/*.program"))
+    written = [file.stat().st_mtime_ns for file in files]
+    assert len(files) == 2
     printed = run(*flags, "--run-dir", str(tmp_path / "second"))
-    assert "out of the compile cache" in printed
+    assert "(out of the compile cache)" in printed
     assert rows("first") == rows("second") and len(rows("first")) == 4
     resumed = run("--resume", str(tmp_path / "second"), "--total-env-steps", "512")
-    assert "out of the compile cache" in resumed
+    assert "(out of the compile cache)" in resumed
     assert len(rows("second")) == 8
-    assert entry.stat().st_mtime_ns == written
-    assert len(list((tmp_path / "cache").glob("*/jaxrl-*-cache"))) == 1
+    assert sorted((tmp_path / "cache").glob("*/*.program")) == files
+    assert [file.stat().st_mtime_ns for file in files] == written
