@@ -17,6 +17,7 @@ kinds take turns; figures are medians. CartPole, 64 x 64, 4 epochs of 4 minibatc
 """
 
 import json
+import os
 import socket
 import statistics
 import subprocess
@@ -130,6 +131,8 @@ def said(worker: subprocess.Popen, begin: str) -> str:
 
 def answer(kind: str, number: int, index: int, port: int, *, smoke: bool) -> dict[str, Any]:
     """What a worker measured, which begins when it is told to."""
+    if hasattr(os, "sched_setaffinity"):  # a core each, as hosts have
+        os.sched_setaffinity(0, {sorted(os.sched_getaffinity(0))[index % report.CORES]})
     import jaxrl
 
     joins = kind != "apart" and number > 1
