@@ -108,4 +108,5 @@ def test_the_clock_on_the_wall_is_asked_for_times_to_show_and_of_files_alone():
     }
     to_show = {"run/loop.py", "run/logging/tensorboard.py", "run/logging/mlflow.py"}
     beside_times_of_files = {"replay/live_run.py", "run/recorder.py", "run/storage/own_files.py"}
+    beside_times_of_files.add("run/devices/kept_programs.py")
     assert asked == to_show | beside_times_of_files
