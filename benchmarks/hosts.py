@@ -12,8 +12,9 @@ calls       sums over the processes (all-reduce) of an iteration, and their byte
             text with the trips of its loops
 latency     of a sum of 4 bytes between these processes, and the bandwidth of one of 4 MiB
 
-The rest of the measured time is waiting for the slowest process, at each of the sums. The three
-kinds take turns; figures are medians. CartPole, 64 x 64, 4 epochs of 4 minibatches.
+What the model does not explain is the rest. Each process has a core of its own, as far as there are
+cores. The three kinds take turns; figures are medians. CartPole, 64 x 64, 4 epochs of 4
+minibatches.
 """
 
 import json
@@ -30,6 +31,7 @@ from typing import Any
 import report
 
 ENVS, LENGTH, SUMS = 2048, 32, 200
+TITLES = ["processes", "measured, ms", "model", "computing", "sums", "latency, us", "MB/s", "rest"]
 SMALLEST = {"processes": [1, 2], "turns": 1}
 SMALL, LARGE = 1, 2**20  # numbers of a sum: 4 bytes and 4 MiB
 KINDS = ("together", "apart", "sums")
@@ -39,6 +41,7 @@ def main() -> None:
     parser = report.arguments_of("hosts", __doc__, SMALLEST)
     parser.add_argument("--processes", nargs="+", type=int, default=[1, 2, 4])
     parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--all-cores", action="store_true", help="for every process")
     parser.add_argument("--computing-ms", type=float, help="of an iteration, elsewhere")
     parser.add_argument("--call-us", type=float, default=60.0, help="of a small sum, elsewhere")
     parser.add_argument("--gb-per-s", type=float, default=20.0, help="of a large sum, elsewhere")
@@ -46,9 +49,9 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.worker:
         return print(json.dumps(answer(**json.loads(arguments.worker))), flush=True)
-    smoke = arguments.smoke
+    chosen = {"smoke": arguments.smoke, "all_cores": arguments.all_cores}
     rows = [
-        {"processes": number, "kind": kind, **together(number, kind, smoke=smoke)}
+        {"processes": number, "kind": kind, **together({"number": number, "kind": kind, **chosen})}
         for _ in range(arguments.turns)
         for number in arguments.processes
         for kind in KINDS
@@ -65,9 +68,6 @@ def main() -> None:
             f"elsewhere: {calls} sums of {size:,} bytes take {sums:.1f} ms, so {share:.2f} of "
             f"what the devices would do by themselves"
         )
-
-
-TITLES = ["processes", "measured, ms", "model", "computing", "sums", "latency, us", "MB/s", "rest"]
 
 
 def line(rows: Sequence[dict], number: int) -> list[str]:
@@ -99,15 +99,15 @@ def counts(rows: Sequence[dict], number: int) -> dict[str, int]:
     return next(row for row in rows if is_of(row, number, "together"))
 
 
-def together(number: int, kind: str, *, smoke: bool) -> dict[str, Any]:
-    """The answers of so many processes at once, by the slowest."""
+def together(facts: dict[str, Any]) -> dict[str, Any]:
+    """The answers of `facts["number"]` processes at once, by the slowest."""
+    number = facts["number"]
     with socket.create_server(("localhost", 0)) as server:
         port = server.getsockname()[1]
     command = [sys.executable, str(Path(__file__).resolve()), "--worker"]
-    facts = {"kind": kind, "number": number, "port": port, "smoke": smoke}
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     workers = [
-        subprocess.Popen([*command, json.dumps({**facts, "index": index})], **pipes)
+        subprocess.Popen([*command, json.dumps({**facts, "port": port, "index": index})], **pipes)
         for index in range(number)
     ]
     for worker in workers:
@@ -117,7 +117,7 @@ def together(number: int, kind: str, *, smoke: bool) -> dict[str, Any]:
         worker.stdin.flush()
     answers = [json.loads(said(worker, "{")) for worker in workers]
     if any(worker.wait() for worker in workers):
-        raise SystemExit(f"{number} processes, {kind}: one of them failed")
+        raise SystemExit(f"{facts}: one of the processes failed")
     return {name: max(answer[name] for answer in answers) for name in answers[0]}
 
 
@@ -129,9 +129,11 @@ def said(worker: subprocess.Popen, begin: str) -> str:
     raise SystemExit("a process ended before it was ready")
 
 
-def answer(kind: str, number: int, index: int, port: int, *, smoke: bool) -> dict[str, Any]:
-    """What a worker measured, which begins when it is told to."""
-    if hasattr(os, "sched_setaffinity"):  # a core each, as hosts have
+def answer(
+    kind: str, number: int, index: int, port: int, *, smoke: bool, all_cores: bool
+) -> dict[str, Any]:
+    """A worker's measurements, which begin when it is told to."""
+    if hasattr(os, "sched_setaffinity") and not all_cores:
         os.sched_setaffinity(0, {sorted(os.sched_getaffinity(0))[index % report.CORES]})
     import jaxrl
 

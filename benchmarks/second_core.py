@@ -1,6 +1,6 @@
 """What a second core could bring where minibatches are too small to be split over two devices.
 
-    python benchmarks/second_core.py                       # CartPole 4 x 128, both tuned settings
+    python benchmarks/second_core.py                       # CartPole 4 x 128, and tuned settings
     python benchmarks/second_core.py --only arena --turns 9
 
 one program    the Trainer's, on one device
@@ -9,22 +9,22 @@ pipelined      the next rollout on one device while another learns from the last
                by weights that are an update older
 by policies    rollout, then each policy learns on a device of its own; where there are several
 
-The last two are written with two threads here and are no setting of a training: they say what one
-would gain. States are copied between the devices. Figures are medians of environment steps/s,
+No setting trains in the last two ways: these prototypes, with two threads, say what one would gain.
+States are copied between the devices. Figures are medians of environment steps/s,
 interleaved, compilation apart.
 """
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
+import jax
 import report
 from engine import configuration
+from programs import in_turns, ratio, training
 
 from jaxrl import PPOConfig
 
 SMALLEST = {"only": report.first, "turns": 1}
-
-
 SETTINGS = {
     "CartPole 4 x 128": lambda: configuration(4, 128, 1),
     "tuned CartPole": lambda: PPOConfig.tuned("cartpole"),
@@ -38,7 +38,6 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=7)
     arguments = parser.parse_args()
     report.use_devices(2)
-    from programs import in_turns, ratio
 
     updates = 2 if arguments.smoke else 40
     rows, lines = [], []
@@ -56,7 +55,6 @@ def main() -> None:
 
 
 def works_of(config: PPOConfig) -> dict[str, Callable[[], object]]:
-    from programs import training
 
     halves = Halves(config)
     works = {"one program": training(config), "in turn": halves.in_turn}
@@ -70,8 +68,6 @@ class Halves:
     """Rollout and learning as programs of their own, for two devices."""
 
     def __init__(self, config: PPOConfig):
-        import jax
-
         self.updates = config.num_updates
         self.devices = jax.devices()[:2]
         algorithm = config.static().build()
@@ -85,15 +81,11 @@ class Halves:
 
     def of(self, config: PPOConfig, policy: str) -> Callable:
         """Learning of one policy alone."""
-        import jax
-
         alone = config.replace(policies_to_train=[policy])
         algorithm, hypers = alone.static().build(), alone.hypers()
         return jax.jit(lambda runner, rollout: algorithm.learn(runner, rollout, hypers))
 
     def in_turn(self) -> None:
-        import jax
-
         runner = self.runner
         for _ in range(self.updates):
             runner, rollout = self.collect(runner)
@@ -101,8 +93,6 @@ class Halves:
         jax.block_until_ready(runner)
 
     def pipelined(self) -> None:
-        import jax
-
         here, there = self.devices
         actor, rollout = jax.block_until_ready(self.collect(self.runner))
         learner = jax.device_put(self.runner, there)
@@ -118,8 +108,6 @@ class Halves:
         jax.block_until_ready(actor)
 
     def by_policies(self) -> None:
-        import jax
-
         runner = self.runner
         for _ in range(self.updates):
             runner, rollout = jax.block_until_ready(self.collect(runner))
@@ -129,13 +117,11 @@ class Halves:
                 for learn, copy in zip(self.learners, copies, strict=True)
             ]
             learned = [jax.device_put(each.result()[0], self.devices[0]) for each in learning]
-            learners = tuple(learned[i].learners[i] for i in range(len(learned)))
+            learners = tuple(state.learners[i] for i, state in enumerate(learned))
             runner = learned[0].replace(learners=learners)
         jax.block_until_ready(runner)
 
     def waited(self, function: Callable, *arguments: object) -> object:
-        import jax
-
         return jax.block_until_ready(function(*arguments))
 
 

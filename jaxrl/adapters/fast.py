@@ -74,7 +74,6 @@ CHANGES: Mapping[str, Mapping[str, Any]] = MappingProxyType(
         "envpool:BipedalWalker-v3": BIPEDAL_WALKER,
         "envpool:LunarLander-v2": LUNAR_LANDER,
         "envpool:LunarLander-v3": LUNAR_LANDER,
-        "playground:CartpoleSwingup": {"num_epochs": 10},
     }
 )
 

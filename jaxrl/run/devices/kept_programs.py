@@ -39,7 +39,7 @@ HOME = Path(__file__).resolve().parents[2]  # of jaxrl's sources
 SHIPPED = tuple(f"jaxrl.envs.{name}" for name in ("arena", "cartpole", "pursuit", "waterworld"))
 INSTALLED = ("stdlib", "platstdlib", "purelib", "platlib")  # folders, as sysconfig names them
 BELOW = ("chex", "flax", "jax", "jaxlib", "numpy", "optax")  # packages that programs are traced by
-# How environment variables begin that JAX and XLA read.
+# Prefixes of the environment variables that JAX and XLA read.
 VARIABLES = ("JAX_", "XLA_", "LIBTPU_")
 OF_A_CACHE = ("jax_compilation_cache_", "jax_persistent_cache_")  # settings that change no program
 PLAIN = (type(None), bool, int, float, bytes, np.generic)
@@ -49,11 +49,11 @@ TESTED = "tested"  # the file of a folder that was tested on this machine
 
 @dataclass(frozen=True)
 class Filed:
-    """A program with a file, which has its bytes or will have them; stands for a traced program.
+    """What stands in for a traced program: it loads a file, or compiles and writes the file.
 
     Args:
-        facts: what is known of the program without tracing it.
-        trace: traces it, where the file is of no use.
+        facts: what else the file holds, to be known before the program is loaded.
+        trace: gives the traced program, where the file cannot be loaded.
         hits: how many programs this thread has loaded from JAX's cache.
         loaded: is called when the file's bytes were loaded.
     """
@@ -65,7 +65,7 @@ class Filed:
     loaded: Callable[[], None]
 
     def compile(self) -> Any:
-        """The program: the file's, or compiled."""
+        """The program, loaded or compiled."""
         with contextlib.suppress(Exception):  # no file, or whatever JAX or XLA raise of its bytes
             _, *parts, numbers = _read(self.file)
             devices = [device for device in jax.devices() if device.id in numbers]
@@ -91,7 +91,8 @@ class Filed:
                 remove_temporary(self.file)  # of a process that was killed
                 new.write_bytes(data)
                 new.replace(self.file)
-        new.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            new.unlink(missing_ok=True)
 
 
 def filed(
@@ -100,7 +101,7 @@ def filed(
     hits: Callable[[], int],
     loaded: Callable[[], None],
 ) -> tuple[tuple[PyTree, Any, Any, int], bool]:
-    """The results of `trace` with programs that have files, and whether they had to be traced.
+    """What `trace` gives, with programs that are `Filed`, and whether it had to be called.
 
     Args:
         file: as `file_of` returns it.
