@@ -49,7 +49,7 @@ TESTED = "tested"  # the file of a folder that was tested on this machine
 
 @dataclass(frozen=True)
 class Filed:
-    """What stands in for a traced program: it loads a file, or compiles and writes the file.
+    """Stands in for a traced program: loads it from a file, or compiles it and writes the file.
 
     Args:
         facts: what else the file holds, to be known before the program is loaded.
@@ -65,7 +65,7 @@ class Filed:
     loaded: Callable[[], None]
 
     def compile(self) -> Any:
-        """The program, loaded or compiled."""
+        """The program, from its file or compiled."""
         with contextlib.suppress(Exception):  # no file, or whatever JAX or XLA raise of its bytes
             _, *parts, numbers = _read(self.file)
             devices = [device for device in jax.devices() if device.id in numbers]
@@ -101,7 +101,7 @@ def filed(
     hits: Callable[[], int],
     loaded: Callable[[], None],
 ) -> tuple[tuple[PyTree, Any, Any, int], bool]:
-    """What `trace` gives, with programs that are `Filed`, and whether it had to be called.
+    """The results of `trace`, the programs as `Filed`, and whether it had to be called.
 
     Args:
         file: as `file_of` returns it.

@@ -275,8 +275,8 @@ def compiled_line(tracing: float, compiling: float, executable: Any) -> str:
     parts = [f"tracing {tracing:.1f} s"] if executable.traced else []
     if executable.loaded:
         parts.append("the rest out of the compile cache" if parts else "out of the compile cache")
-    told = f" ({', '.join(parts)})" if parts else ""
-    return f"compiled in {tracing + compiling:.1f} s{told}"
+    in_brackets = f" ({', '.join(parts)})" if parts else ""
+    return f"compiled in {tracing + compiling:.1f} s{in_brackets}"
 
 
 def device_name(number: int = 1) -> str:
