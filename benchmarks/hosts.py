@@ -1,20 +1,21 @@
 """Training by several processes: a model of its time, beside what it takes.
 
     python benchmarks/hosts.py                                  # 1, 2 and 4 processes here
-    python benchmarks/hosts.py --processes 1 2 --turns 5
+    python benchmarks/hosts.py --processes 1 2 --turns 5 --nice 19
     python benchmarks/hosts.py --computing-ms 15 --call-us 60 --gb-per-s 20   # of other machines
 
     seconds of an iteration = computing + calls x latency + bytes / bandwidth
 
 computing   of an iteration with a process's share of the environments, as many processes side by
             side that do not talk to each other: this includes the cost of shared cores and caches
-calls       sums over the processes (all-reduce) of an iteration, and their bytes, counted in XLA's
-            text with the trips of its loops
+calls       arrays of an iteration that are summed over the processes or gathered from them, and
+            their bytes, counted in XLA's text with the trips of its loops
 latency     of a sum of 4 bytes between these processes, and the bandwidth of one of 4 MiB
 
-What the model does not explain is the rest. Each process has a core of its own, as far as there are
-cores. The three kinds take turns; figures are medians. CartPole, 64 x 64, 4 epochs of 4
-minibatches.
+What the model does not explain is the rest. While one process is ahead of the other, the thread of
+gloo's in the slower one polls, on a core that it needs itself; --nice lowers the priority of that
+thread (Linux). Each process has a core of its own, as far as there are cores. The three kinds take
+turns; figures are medians. CartPole, 64 x 64, 4 epochs of 4 minibatches.
 """
 
 import json
@@ -42,6 +43,7 @@ def main() -> None:
     parser.add_argument("--processes", nargs="+", type=int, default=[1, 2, 4])
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--all-cores", action="store_true", help="for every process")
+    parser.add_argument("--nice", type=int, default=0, help="of gloo's threads while training")
     parser.add_argument("--computing-ms", type=float, help="of an iteration, elsewhere")
     parser.add_argument("--call-us", type=float, default=60.0, help="of a small sum, elsewhere")
     parser.add_argument("--gb-per-s", type=float, default=20.0, help="of a large sum, elsewhere")
@@ -49,7 +51,7 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.worker:
         return print(json.dumps(answer(**json.loads(arguments.worker))), flush=True)
-    chosen = {"smoke": arguments.smoke, "all_cores": arguments.all_cores}
+    chosen = {name: getattr(arguments, name) for name in ("smoke", "all_cores", "nice")}
     rows = [
         {"processes": number, "kind": kind, **together({"number": number, "kind": kind, **chosen})}
         for _ in range(arguments.turns)
@@ -130,7 +132,7 @@ def said(worker: subprocess.Popen, begin: str) -> str:
 
 
 def answer(
-    kind: str, number: int, index: int, port: int, *, smoke: bool, all_cores: bool
+    kind: str, number: int, index: int, port: int, *, smoke: bool, all_cores: bool, nice: int
 ) -> dict[str, Any]:
     """A worker's measurements, which begin when it is told to."""
     if hasattr(os, "sched_setaffinity") and not all_cores:
@@ -142,10 +144,11 @@ def answer(
         jaxrl.join(f"localhost:{port}", number, index)
     if kind == "sums":
         return summed(number, smoke=smoke)
-    return trained(number if joins else 1, ENVS // number if kind == "apart" else ENVS, smoke=smoke)
+    num_envs = ENVS // number if kind == "apart" else ENVS
+    return trained(number if joins else 1, num_envs, nice if joins else 0, smoke=smoke)
 
 
-def trained(devices: int, num_envs: int, *, smoke: bool) -> dict[str, Any]:
+def trained(devices: int, num_envs: int, nice: int, *, smoke: bool) -> dict[str, Any]:
     """Seconds of an iteration, and the sums that it takes."""
     import jax
     from engine import configuration
@@ -157,13 +160,22 @@ def trained(devices: int, num_envs: int, *, smoke: bool) -> dict[str, Any]:
     config = configuration(num_envs // 64 if smoke else num_envs, LENGTH, 10_000)
     trainer = jaxrl.Trainer(config, run_dir=None, quiet=True, devices=devices)
     trainer.train()
+    lower(nice)
     counted = launches(trainer.executable.chunk_program.as_text())
     arguments = trainer.runner, trainer.hypers, trainer.env_params, trainer.data, iterations
     wait_to_begin()
     begin = time.perf_counter()
     jax.block_until_ready(trainer.executable.chunk(*arguments)[0])
     seconds = (time.perf_counter() - begin) / iterations
-    return {"seconds": seconds, "calls": counted.reductions, "bytes": counted.reduced_bytes}
+    return {"seconds": seconds, "calls": counted.exchanges, "bytes": counted.exchanged_bytes}
+
+
+def lower(nice: int) -> None:
+    """The priority of this process's threads that XLA did not name: gloo's, and sleeping ones."""
+    threads = Path("/proc/self/task").glob("[0-9]*") if nice else []
+    for thread in threads:
+        if not (thread / "comm").read_text().startswith("tf_XLA"):
+            os.setpriority(os.PRIO_PROCESS, int(thread.name), nice)
 
 
 def summed(devices: int, *, smoke: bool) -> dict[str, float]:

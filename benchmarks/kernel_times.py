@@ -4,9 +4,9 @@
     python benchmarks/kernel_times.py --num-envs 2048 --rollout-length 32
 
 XLA's own record of a compiled training on a CPU: networks of 64 x 64, 4 epochs of 4 minibatches.
-A kernel counts without those inside it. What a loop, a branch or a call spends beside its kernels is
-"between kernels", and the recording is part of that: so the sums are longer than training is, and
-the first table has the time without it, too. Kernels that run in parallel count one by one.
+A kernel counts without those inside it; what a loop, a branch or a call spends beside its kernels
+is "between". The recording makes everything longer, by about as much for each kernel: the time of
+an update without it is measured too, and the difference, shared out equally, is taken off again.
 """
 
 import re
@@ -34,7 +34,7 @@ BETWEEN = {LOOP, BRANCH, *CALLS}
 PARTS = ("a step of the rollout", "a gradient step", "an update")
 TOTALS = ["program", "part", "runs of it", "kernels", "products, us", "others, us", "between, us"]
 KERNELS = ["kernel", "part", "result", "runs in an update", "us of a run", "share"]
-SMALLEST = {"num_envs": 4, "rollout_length": 8, "updates": 2}
+SMALLEST = {"num_envs": 4, "rollout_length": 32, "updates": 2}
 
 
 class Kernel(NamedTuple):
@@ -61,6 +61,8 @@ def main() -> None:
     parser.add_argument("--updates", type=int, default=50)
     parser.add_argument("--longest", type=int, default=15, help="kernels of the second table")
     arguments = parser.parse_args()
+    if arguments.rollout_length <= GRADIENT_STEPS:  # parts are told apart by how often they run
+        parser.error(f"--rollout-length must be over {GRADIENT_STEPS}, the steps of learning")
     sizes = arguments.num_envs, arguments.rollout_length, arguments.updates
     trainings = {
         "jaxrl": make_train(configuration(*sizes)),
@@ -74,8 +76,8 @@ def main() -> None:
     ]
     report.keep([{**row, **report.circumstances()} for row in rows], arguments.out)
     for name, (seconds, kernels) in found.items():
-        whole_time = sum(kernel.seconds for kernel in kernels)
-        print(f"{name}: {1e6 * seconds:,.0f} us an update, recorded {1e6 * whole_time:,.0f}")
+        number = sum(kernel.runs for kernel in kernels)
+        print(f"{name}: {1e6 * seconds:,.0f} us an update, {number:,.0f} kernels")
     lines = [line for name in found for line in totals(name, rows, arguments.rollout_length)]
     print(report.markdown(TOTALS, lines))
     print(report.markdown(KERNELS, longest(found["jaxrl"][1], sizes[1], arguments.longest)))
@@ -97,10 +99,17 @@ def recorded(train: Callable, updates: int) -> tuple[float, list[Kernel]]:
         [file] = Path(folder).glob("**/*.xplane.pb")
         spent = own_times(jax.profiler.ProfileData.from_file(str(file)))
     known = instructions(work.compiled.as_text())
+    spent = {name: times for name, times in spent.items() if name in known}
+    recording = sum(map(sum, spent.values())) - statistics.median(seconds) * updates
+    recording = max(0.0, recording) / sum(map(len, spent.values()))  # of a kernel
     kernels = [
-        Kernel(name, *known[name], len(times) / updates, sum(times) / updates)
+        Kernel(
+            name,
+            *known[name],
+            len(times) / updates,
+            (sum(times) - len(times) * recording) / updates,
+        )
         for name, times in spent.items()
-        if name in known
     ]
     return statistics.median(seconds), kernels
 
@@ -165,10 +174,10 @@ def kind(line: str, inside: dict[str, list[str]]) -> str:
 def totals(program: str, rows: list[dict], length: int) -> Iterator[list[str]]:
     """A line for each part of an update, microseconds of a run of the part."""
     for part, runs in zip(PARTS, (length, GRADIENT_STEPS, 1), strict=True):
-        own = [row for row in rows if row["program"] == program and row["part"] == part]
-        kernels = sum(row["runs"] for row in own if row["kind"] != "between") / runs
+        chosen = [row for row in rows if (row["program"], row["part"]) == (program, part)]
+        kernels = sum(row["runs"] for row in chosen if row["kind"] != "between") / runs
         spent = [
-            sum(row["seconds"] for row in own if row["kind"] == kind) / runs
+            sum(row["seconds"] for row in chosen if row["kind"] == kind) / runs
             for kind in ("product", "other", "between")
         ]
         yield [program, part, f"{runs}", f"{kernels:.0f}", *(f"{1e6 * s:,.0f}" for s in spent)]

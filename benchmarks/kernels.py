@@ -26,8 +26,8 @@ FREE = {"parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after
 FREE |= {"opt-barrier", "async-update", "add-dependency", "partition-id", "replica-id"}
 DONE = "-done"  # the end of an instruction's opcode whose first half, "-start", is the launch
 CALLS = {"call", "async-start"}  # of other computations, whose instructions count
-REDUCTIONS = {"all-reduce", "all-reduce-start"}
-ARRAY = re.compile(r"\b[a-z]+(\d+)\[([\d,]*)\]")  # f32[2,3]
+BETWEEN_DEVICES = {"all-reduce", "all-reduce-start", "all-gather"}
+ARRAY = re.compile(r"\b(?:pred|[a-z]+(\d+))\[([\d,]*)\]")  # f32[2,3]
 HOST = "callback"  # in the target of a custom call that returns to Python
 
 
@@ -37,8 +37,8 @@ class Launches:
 
     kernels: int = 0
     loops: int = 0  # trips of them, each of which the host or the card decides on
-    reductions: int = 0  # kernels that sum over devices
-    reduced_bytes: int = 0  # of them, on each device
+    exchanges: int = 0  # arrays that are summed over devices, or gathered from them
+    exchanged_bytes: int = 0  # their results, on each device
     kinds: Counter = field(default_factory=Counter)  # instructions in the text, by opcode
 
     def __add__(self, other: "Launches") -> "Launches":
@@ -49,7 +49,7 @@ class Launches:
 
     @property
     def numbers(self) -> tuple[int, ...]:
-        return self.kernels, self.loops, self.reductions, self.reduced_bytes
+        return self.kernels, self.loops, self.exchanges, self.exchanged_bytes
 
 
 def launches(text: str) -> Launches:
@@ -79,8 +79,9 @@ def launches(text: str) -> Launches:
             return max(map(of, called), key=lambda branch: branch.kernels)
         if opcode in CALLS:
             return sum(map(of, called), Launches())
-        if opcode in REDUCTIONS:
-            return Launches(kernels=1, reductions=1, reduced_bytes=_bytes(line[: found.end()]))
+        if opcode in BETWEEN_DEVICES:
+            arrays = ARRAY.findall(line[: found.end()])
+            return Launches(1, exchanges=len(arrays), exchanged_bytes=sum(map(_bytes, arrays)))
         return Launches(kernels=1)
 
     total = of(entry)
@@ -90,13 +91,10 @@ def launches(text: str) -> Launches:
     return total
 
 
-def _bytes(result: str) -> int:
-    """Bytes of the arrays in an instruction's result, `f32[2,3]` or several in brackets."""
-    sizes = [
-        (int(bits), map(int, filter(None, shape.split(","))))
-        for bits, shape in ARRAY.findall(result)
-    ]
-    return sum(bits // 8 * math.prod(shape) for bits, shape in sizes)
+def _bytes(array: tuple[str, str]) -> int:
+    """Bytes of an array, by the bits of a number, none if it is a bool, and its shape."""
+    bits, shape = array
+    return int(bits or 8) // 8 * math.prod(map(int, filter(None, shape.split(","))))
 
 
 def _computations(text: str) -> tuple[Mapping[str, list[str]], str]:

@@ -18,6 +18,7 @@ joins what they played. Ray's own calls are not.
 """
 
 import logging
+import pickle
 import statistics
 import sys
 import time
@@ -128,6 +129,7 @@ def main() -> None:
     ray_rollouts.MOST_LEFT_OUT = args.most_left_out
     logging.getLogger("jaxrl").setLevel(logging.ERROR)  # each loss is a line otherwise
     found, lines = played(args.actors), []
+    brought, weights = (len(pickle.dumps(part)) for part in (found.collected, found.weights))
     for name, at_once, a_minute in CASES[: 2 if args.smoke else None]:
         noticed = MACHINE_NOTICED_S if at_once > 1 else PROCESS_NOTICED_S
         machines = Machines(
@@ -142,7 +144,7 @@ def main() -> None:
         )
         row = measured(found, machines, args.minutes)
         case = {"actors": args.actors, "lost": name, "minutes": args.minutes}
-        case["most_left_out"] = args.most_left_out
+        case |= {"most_left_out": args.most_left_out, "brought": brought, "weights": weights}
         report.keep([case | row | report.circumstances()], args.out)
         longest = [
             f"{statistics.median(part):.1f}, {max(part):.1f}" if part else "none"
@@ -152,7 +154,8 @@ def main() -> None:
         lines.append([name, *shares, *longest, report.spread(row["real_seconds"], ".2f")])
         print(*lines[-1], f"{row['losses']} lost", flush=True)
     titles = ["what is lost", "speed", "left out", "without a loss, s", "with a loss, s"]
-    print(f"\n{args.actors:,} actors, {args.minutes:g} minutes\n")
+    print(f"\n{args.actors:,} actors, {args.minutes:g} minutes")
+    print(f"an actor brings {brought:,} bytes for a rollout, and gets {weights:,} of weights\n")
     print(report.markdown([*titles, "this process, s"], lines))
 
 

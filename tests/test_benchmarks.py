@@ -244,7 +244,7 @@ PROGRAM = """HloModule jit_f, entry_computation_layout={(f32[4]{0})->f32[4]{0}}
   %x = f32[4]{0} get-tuple-element(%carry), index=1
   %once = f32[4]{0:T(8,128)} fusion(%x), kind=kLoop, calls=%fused
   %twice = f32[4]{0} dot(%once, %once)
-  %sums = (f32[4]{0}, bf16[2,3]{1,0}) all-reduce(%twice, %once), to_apply=%fused
+  %sums = (f32[4]{0}, pred[2,3]{1,0}) all-reduce(%twice, %once), to_apply=%fused
   ROOT %next = (s32[], f32[4]{0}) tuple(%x, %twice)
 }
 
@@ -280,7 +280,7 @@ def test_the_launches_of_a_program_are_counted_with_the_trips_of_its_loops(modul
     # length, two in the branch, two in the call.
     assert found.kernels == 1 + 7 * 3 + (3 + 1) + 2 + 2
     assert found.loops == 7 + 1
-    assert (found.reductions, found.reduced_bytes) == (7 + 1, (7 + 1) * (4 * 4 + 2 * 6))
+    assert (found.exchanges, found.exchanged_bytes) == ((7 + 1) * 2, (7 + 1) * (4 * 4 + 6))
     assert (found.kinds["while"], found.kinds["dot"], found.kinds["host callbacks"]) == (2, 1, 1)
 
 
