@@ -71,8 +71,9 @@ CHANGES: Mapping[str, Mapping[str, Any]] = MappingProxyType(
             for task, changes in MUJOCO_TASKS.items()
             for version in ("v4", "v5")
         },
-        # Rewards below zero in a world without walls: see docs/ppo.md, "Normalised returns".
-        "jaxmarl:MPE_simple_spread_v3": {"normalize_returns": False},
+        # An episode has 26 steps. Rewards are below zero in a world without walls: see docs/ppo.md,
+        # "Normalised returns".
+        "jaxmarl:MPE_simple_spread_v3": {"normalize_returns": False, "gamma": 0.95},
         "envpool:BipedalWalker-v3": BIPEDAL_WALKER,
         "envpool:LunarLander-v2": LUNAR_LANDER,
         "envpool:LunarLander-v3": LUNAR_LANDER,
