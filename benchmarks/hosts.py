@@ -18,6 +18,7 @@ thread (Linux). Each process has a core of its own, as far as there are cores. T
 turns; figures are medians. CartPole, 64 x 64, 4 epochs of 4 minibatches.
 """
 
+import contextlib
 import json
 import os
 import socket
@@ -67,7 +68,7 @@ def main() -> None:
         sums = calls * arguments.call_us / 1e3 + size / arguments.gb_per_s / 1e6
         share = arguments.computing_ms / (arguments.computing_ms + sums)
         print(
-            f"elsewhere: {calls} sums of {size:,} bytes take {sums:.1f} ms, so {share:.2f} of "
+            f"elsewhere: {calls} exchanges of {size:,} bytes take {sums:.1f} ms, so {share:.2f} of "
             f"what the devices would do by themselves"
         )
 
@@ -97,7 +98,7 @@ def median(rows: Sequence[dict], number: int, kind: str, name: str) -> float:
 
 
 def counts(rows: Sequence[dict], number: int) -> dict[str, int]:
-    """The sums of an iteration and their bytes."""
+    """The arrays that an iteration exchanges, and their bytes."""
     return next(row for row in rows if is_of(row, number, "together"))
 
 
@@ -171,11 +172,12 @@ def trained(devices: int, num_envs: int, nice: int, *, smoke: bool) -> dict[str,
 
 
 def lower(nice: int) -> None:
-    """The priority of this process's threads that XLA did not name: gloo's, and sleeping ones."""
+    """The priority of this process's threads but XLA's: gloo's, and those that only wait."""
     threads = Path("/proc/self/task").glob("[0-9]*") if nice else []
     for thread in threads:
-        if not (thread / "comm").read_text().startswith("tf_XLA"):
-            os.setpriority(os.PRIO_PROCESS, int(thread.name), nice)
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has ended
+            if not (thread / "comm").read_text().startswith("tf_XLA"):
+                os.setpriority(os.PRIO_PROCESS, int(thread.name), nice)
 
 
 def summed(devices: int, *, smoke: bool) -> dict[str, float]:

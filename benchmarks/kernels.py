@@ -92,7 +92,7 @@ def launches(text: str) -> Launches:
 
 
 def _bytes(array: tuple[str, str]) -> int:
-    """Bytes of an array, by the bits of a number, none if it is a bool, and its shape."""
+    """Bytes of an array, by the bits of a number ("" of a bool) and its shape."""
     bits, shape = array
     return int(bits or 8) // 8 * math.prod(map(int, filter(None, shape.split(","))))
 
