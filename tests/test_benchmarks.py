@@ -12,6 +12,7 @@ import re
 import shlex
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -282,6 +283,31 @@ def test_the_launches_of_a_program_are_counted_with_the_trips_of_its_loops(modul
     assert found.loops == 7 + 1
     assert (found.exchanges, found.exchanged_bytes) == ((7 + 1) * 2, (7 + 1) * (4 * 4 + 6))
     assert (found.kinds["while"], found.kinds["dot"], found.kinds["host callbacks"]) == (2, 1, 1)
+
+
+def test_the_time_of_a_kernel_is_without_those_inside_it(modules):
+    def event(name, start, duration):
+        return SimpleNamespace(name=name, start_ns=start, duration_ns=duration)
+
+    events = [event("loop", 0, 100), event("dot", 10, 30), event("add", 50, 20)]
+    line = SimpleNamespace(events=[*events, event("dot", 100, 5)])  # the last one after the loop
+    record = SimpleNamespace(planes=[SimpleNamespace(lines=[line])])
+    spent = modules("kernel_times").own_times(record)
+    nanoseconds = {name: [round(1e9 * time) for time in times] for name, times in spent.items()}
+    assert nanoseconds == {"loop": [100 - 30 - 20], "dot": [30, 5], "add": [20]}
+
+
+def test_an_instruction_counts_as_a_product_by_its_own_text_or_what_is_fused_into_it(modules):
+    of = modules("kernel_times").instructions
+    # The name that JAX gave an instruction says nothing.
+    named = '%named = f32[4]{0} add(%x, %x), metadata={op_name="jit(f)/ dot("}'
+    plain, fused = of(PROGRAM + named), of(PROGRAM.replace(" sine(%p)", " dot(%p, %p)"))
+    kinds = {name: plain[name][-1] for name in ("twice", "once", "named", "known", "last")}
+    assert kinds == {
+        **{"twice": "product", "once": "other", "named": "other"},
+        **{"known": "between", "last": "between"},
+    }
+    assert fused["once"][-1] == "product"
 
 
 def test_two_more_trips_of_a_compiled_loop_launch_two_more_bodies(modules):
