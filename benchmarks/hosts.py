@@ -109,18 +109,23 @@ def together(facts: dict[str, Any]) -> dict[str, Any]:
         port = server.getsockname()[1]
     command = [sys.executable, str(Path(__file__).resolve()), "--worker"]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    workers = [
-        subprocess.Popen([*command, json.dumps({**facts, "port": port, "index": index})], **pipes)
-        for index in range(number)
-    ]
-    for worker in workers:
-        said(worker, "ready")
-    for worker in workers:
-        worker.stdin.write("go\n")
-        worker.stdin.flush()
-    answers = [json.loads(said(worker, "{")) for worker in workers]
-    if any(worker.wait() for worker in workers):
-        raise SystemExit(f"{facts}: one of the processes failed")
+    with contextlib.ExitStack() as open_pipes:
+        workers = [
+            open_pipes.enter_context(
+                subprocess.Popen(
+                    [*command, json.dumps({**facts, "port": port, "index": i})], **pipes
+                )
+            )
+            for i in range(number)
+        ]
+        for worker in workers:
+            said(worker, "ready")
+        for worker in workers:
+            worker.stdin.write("go\n")
+            worker.stdin.flush()
+        answers = [json.loads(said(worker, "{")) for worker in workers]
+        if any(worker.wait() for worker in workers):
+            raise SystemExit(f"{facts}: one of the processes failed")
     return {name: max(answer[name] for answer in answers) for name in answers[0]}
 
 

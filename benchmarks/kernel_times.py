@@ -81,7 +81,7 @@ def main() -> None:
         number = sum(kernel.runs for kernel in kernels)
         print(f"{name}: {1e6 * seconds:,.0f} us an update, {number:,.0f} kernels")
     lines = [line for name in found for line in totals(name, rows, arguments.rollout_length)]
-    print(report.markdown(TOTALS, lines))
+    print(f"\n{report.markdown(TOTALS, lines)}\n")
     print(report.markdown(KERNELS, longest(found["jaxrl"][1], sizes[1], arguments.longest)))
 
 
