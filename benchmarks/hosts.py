@@ -12,9 +12,9 @@ calls       arrays of an iteration that are summed over the processes or gathere
             their bytes, counted in XLA's text with the trips of its loops
 latency     of a sum of 4 bytes between these processes, and the bandwidth of one of 4 MiB
 
-What the model does not explain is the rest. While one process is ahead of the other, the thread of
-gloo's in the slower one polls, on a core that it needs itself; --nice lowers the priority of that
-thread (Linux). Each process has a core of its own, as far as there are cores. The three kinds take
+What the model does not explain is the rest. While one process is ahead of the other, gloo's thread
+in the slower one polls, on a core that it needs itself; --nice lowers the priority of that thread
+(Linux). Each process has a core of its own, as far as there are cores. The three kinds take
 turns; figures are medians. CartPole, 64 x 64, 4 epochs of 4 minibatches.
 """
 
@@ -68,8 +68,8 @@ def main() -> None:
         sums = calls * arguments.call_us / 1e3 + size / arguments.gb_per_s / 1e6
         share = arguments.computing_ms / (arguments.computing_ms + sums)
         print(
-            f"elsewhere: {calls} exchanges of {size:,} bytes take {sums:.1f} ms, so {share:.2f} of "
-            f"what the devices would do by themselves"
+            f"elsewhere: {calls} arrays, {size:,} bytes in all, take {sums:.1f} ms, so "
+            f"{share:.2f} of what the devices would do by themselves"
         )
 
 

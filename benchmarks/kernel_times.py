@@ -8,21 +8,22 @@ A kernel counts without those inside it; what a loop, a branch or a call spends 
 is "between". One with a product in it counts as a product. Parts of an update are told apart by how
 often a kernel runs. The recording makes everything longer, by about as much for each kernel: the
 time of an update without it is measured too, and the difference, shared out equally, is taken off
-again, which makes some short kernels a little shorter than nothing.
+again, which leaves some short kernels with a little less than nothing.
 """
 
+import itertools
 import re
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 import report
 from engine import configuration
-from kernels import BRANCH, CALLED, CALLS, COMPUTATION, LOOP, OPCODE
+from kernels import BRANCH, CALLED, CALLS, LOOP, OPCODE, computations
 from plain import Settings, make_plain_train
 from programs import whole
 
@@ -143,16 +144,10 @@ def close(open_events: list[list[Any]], spent: dict[str, list[float]]) -> None:
 
 def instructions(text: str) -> dict[str, tuple[str, str, str]]:
     """{instruction: (the operation of JAX, its result, its kind)} of a program's text."""
-    inside, body = {}, []
-    lines = text.splitlines()
-    for line in lines:
-        if begins := COMPUTATION.match(line):
-            body = inside[begins[2]] = []
-        else:
-            body.append(line)
+    inside, _ = computations(text)
     return {
         found[1]: (operation(line), found[2], kind(line, inside))
-        for line in lines
+        for line in itertools.chain(*inside.values())
         if (found := RESULT.match(line)) and OPCODE.search(line)
     }
 
@@ -163,7 +158,7 @@ def operation(line: str) -> str:
     return source[1].rsplit("/", 1)[-1] if source else OPCODE.search(line)[1]
 
 
-def kind(line: str, inside: dict[str, list[str]]) -> str:
+def kind(line: str, inside: Mapping[str, list[str]]) -> str:
     """How an instruction counts: as a product, as another kernel, or as what runs kernels."""
     opcode = OPCODE.search(line)[1]
     if opcode in BETWEEN:
@@ -183,7 +178,7 @@ def totals(program: str, rows: list[dict], length: int) -> Iterator[list[str]]:
             sum(row["seconds"] for row in chosen if row["kind"] == kind) / runs
             for kind in ("product", "other", "between")
         ]
-        yield [program, part, f"{runs}", f"{kernels:.0f}", *(f"{1e6 * s:,.0f}" for s in spent)]
+        yield [program, part, f"{runs}", f"{kernels:.0f}", *(f"{round(1e6 * s):,}" for s in spent)]
 
 
 def longest(kernels: list[Kernel], length: int, number: int) -> Iterator[list[str]]:

@@ -54,12 +54,12 @@ class Launches:
 
 def launches(text: str) -> Launches:
     """The launches of the program with this text; of a conditional the longest branch."""
-    computations, entry = _computations(text)
+    bodies, entry = computations(text)
 
     @cache
     def of(name: str) -> Launches:
         total = Launches()
-        for line in computations.get(name, ()):
+        for line in bodies.get(name, ()):
             total += of_instruction(line)
         return total
 
@@ -85,7 +85,7 @@ def launches(text: str) -> Launches:
         return Launches(kernels=1)
 
     total = of(entry)
-    lines = [line for body in computations.values() for line in body]
+    lines = [line for body in bodies.values() for line in body]
     total.kinds.update(found[1] for line in lines if (found := OPCODE.search(line)))
     total.kinds["host callbacks"] = sum(HOST in line for line in lines if " custom-call(" in line)
     return total
@@ -97,17 +97,17 @@ def _bytes(array: tuple[str, str]) -> int:
     return int(bits or 8) // 8 * math.prod(map(int, filter(None, shape.split(","))))
 
 
-def _computations(text: str) -> tuple[Mapping[str, list[str]], str]:
+def computations(text: str) -> tuple[Mapping[str, list[str]], str]:
     """({name: its instructions}, the name of the one that the program begins with)."""
-    computations: dict[str, list[str]] = {}
+    bodies: dict[str, list[str]] = {}
     entry, body = "", []
     for line in text.splitlines():
         if begins := COMPUTATION.match(line):
-            body = computations[begins[2]] = []
+            body = bodies[begins[2]] = []
             entry = begins[2] if begins[1] else entry
         else:
             body.append(line)
-    return computations, entry
+    return bodies, entry
 
 
 def flops(function: Any, *arguments: Any) -> float:
