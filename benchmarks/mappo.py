@@ -12,6 +12,7 @@ returns of the episodes that end in each quarter of training.
     spread    JaxMARL's MPE_simple_spread_v3, a GRU, settings as JaxMARL's MAPPO has them; summed
               over agents
     battle    JaxMARL's HeuristicEnemySMAX with the map 3m, likewise; of each agent, all are equal
+    five      HeuristicEnemySMAX as it is without a map, five soldiers against five, likewise
 
 With --peer JaxMARL's script of the same environment is trained as it is, for as many steps: a
 folder of its repository (baselines/MAPPO), which stays where it is. Its networks are as large, and
@@ -70,6 +71,11 @@ PEER = {
     "ANNEAL_LR": True,
     "LR": 2e-3,
 }
+PEER_IN_BATTLE = {
+    **{"ENV_NAME": BATTLE, "ENV_KWARGS": BATTLE_ARGS, "OBS_WITH_AGENT_ID": True},
+    **{"NUM_ENVS": 128, "ENT_COEF": 0.0, "MAX_GRAD_NORM": 0.25},
+}
+FIVE = "5m"  # what JaxMARL has where no map is named; it knows no name for it
 
 
 class Case(NamedTuple):
@@ -102,9 +108,17 @@ CASES = {
         1_000_000,
         share=1 / 3,
         peer="mappo_rnn_smax",
-        peer_settings={"ENV_NAME": BATTLE, "MAP_NAME": "3m", "NUM_ENVS": 128}
-        | {"ENV_KWARGS": BATTLE_ARGS, "OBS_WITH_AGENT_ID": True}
-        | {"ENT_COEF": 0.0, "MAX_GRAD_NORM": 0.25},
+        peer_settings={**PEER_IN_BATTLE, "MAP_NAME": "3m"},
+    ),
+    "five": Case(
+        GRU
+        | {"env": f"jaxmarl:{BATTLE}", "num_envs": 128, "minibatch_size": 20_480}
+        | {"grad_clip": 0.25},
+        ("own", "state"),
+        1_000_000,
+        share=1 / 5,
+        peer="mappo_rnn_smax",
+        peer_settings={**PEER_IN_BATTLE, "MAP_NAME": FIVE},
     ),
 }
 
@@ -178,7 +192,12 @@ def peer_module(folder: Path, name: str, logged: list[dict[str, Any]]) -> Any:
         sys.modules[module] = types.ModuleType(module)
         vars(sys.modules[module]).update(attributes)
     sys.path.insert(0, str(folder))
-    return importlib.import_module(name)
+    module = importlib.import_module(name)
+    if hasattr(module, "map_name_to_scenario"):
+        from jaxmarl.environments.smax.smax_env import Scenario, register_scenario
+
+        register_scenario(FIVE, Scenario(jnp.zeros(10, jnp.uint8), 5, 5, False, False))
+    return module
 
 
 def learn_peer(name: str, folder: Path, seeds: list[int], steps: int) -> list[dict[str, Any]]:

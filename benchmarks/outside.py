@@ -4,6 +4,7 @@
     python benchmarks/outside.py --only pool --envs 16 --turns 3  # shorter
     python benchmarks/outside.py --only training                  # whole trainings, in steps/s
     python benchmarks/outside.py --only training --trainings CartPole
+    python benchmarks/outside.py --only parts                     # where their time goes
     python benchmarks/outside.py --only learning                  # beside the same ones in JAX
 
 A step is that of one copy, and resets are part of it. The ways take turns in one process. "One
@@ -19,7 +20,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import report
-from outside_training import TRAININGS, learning, training
+from outside_training import TRAININGS, learning, parts, training
 from report import CORES
 
 from jaxrl.outside.workers.python_env import make_vector_env
@@ -161,9 +162,9 @@ def in_turns(make: Callable[[], gymnasium.Env], num_envs: int, args: Any) -> dic
 
 SMALLEST = {
     **{"environments": report.first, "trainings": report.first, "twins": report.first},
-    **{"envs": [2], "turns": 1, "seconds": 0.05, "seeds": 1},
+    **{"envs": [2], "copies": [2], "turns": 1, "seconds": 0.05, "seeds": 1},
 }
-QUESTIONS = {"pool": pool, "training": training, "learning": learning}
+QUESTIONS = {"pool": pool, "training": training, "parts": parts, "learning": learning}
 
 
 def main() -> None:
@@ -171,7 +172,9 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", choices=QUESTIONS, default=list(QUESTIONS))
     environments = {"choices": ENVIRONMENTS, "default": list(ENVIRONMENTS)}
     parser.add_argument("--environments", nargs="+", **environments, help="of --only pool")
-    parser.add_argument("--envs", nargs="+", type=int, default=[4, 16, 64], help="copies")
+    parser.add_argument("--envs", nargs="+", type=int, default=[4, 16, 64], help="of --only pool")
+    of_trainings = "copies of --only training and parts"
+    parser.add_argument("--copies", nargs="+", type=int, default=[8, 16], help=of_trainings)
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=1.0, help="of a turn of stepping")
     parser.add_argument("--seeds", type=int, default=5, help="of --only learning")

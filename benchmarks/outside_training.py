@@ -3,7 +3,7 @@
 `learning`: CartPole and the arena as Python environments beside the same ones in JAX, with the same
 settings. CartPole is Gymnasium's, the arena is written from the same rules in plain Python.
 `training`: steps/s of whole trainings, beside stepping the environment alone, and beside
-Stable-Baselines3 where it is installed, at its settings.
+Stable-Baselines3 where it is installed, at its settings. `parts`: where the time of these goes.
 """
 
 import contextlib
@@ -26,6 +26,7 @@ sys.path.append(str(Path(__file__).parents[1]))  # `tests`, with the plain arena
 from tests.oracles.arena import AGENTS, PlainArena
 
 POINTS = 10  # of a curve
+TIMED_STEPS = 32_768  # of a training, at least
 SMALLEST = {"num_envs": 2, "rollout_length": 32, "minibatch_size": 64, "num_epochs": 1}
 INDEPENDENT = 0.9  # of what as many cores would be worth that share nothing
 SPIN = """
@@ -35,9 +36,8 @@ for i in range(5_000_000):
     x += i * i
 print(time.perf_counter() - began)
 """
-# Stable-Baselines3's PPO as its defaults have it, with 16 environments.
+# Stable-Baselines3's PPO as its defaults have it.
 SB3 = {
-    "num_envs": 16,
     "rollout_length": 2048,
     "minibatch_size": 64,
     "num_epochs": 10,
@@ -108,7 +108,16 @@ TWINS = {  # with the environment steps of a training
     "cartpole": ("gym:CartPole-v1", 100_000),
     "arena": (PythonArena, 128_000),
 }
-TRAININGS = ("CartPole", "work 1 ms")
+# What a training changes of these: RL Baselines3 Zoo's settings of CartPole, whose rollouts are
+# short, or an environment whose steps take a millisecond.
+TRAININGS: dict[str, dict[str, Any]] = {
+    "CartPole": {},
+    "CartPole, zoo": {
+        **{"rollout_length": 32, "minibatch_size": 256, "num_epochs": 20, "lr": 1e-3},
+        **{"gamma": 0.98, "lambda_": 0.8},
+    },
+    "work 1 ms": {"rollout_length": 256, "env": slow_cartpole},
+}
 WAYS = {"in JAX": None, "Python, sync": {"sync": True}, "Python": {"sync": False}}
 
 
@@ -181,27 +190,27 @@ def training(args: Any) -> tuple[list[dict], list[str], list[list[str]]]:
     all turns, and for those in which the cores did not share their speed with others.
     """
     rows, lines = [], []
-    for name, (config, ways) in trainings(args).items():
-        if name not in args.trainings:
-            continue
-        rates, shared = {way: [] for way in ways}, []
-        for _ in range(args.turns):
-            before = cores_worth()
-            for way, run in reversed(ways.items()):  # jaxrl first: beside `cores_worth`
-                rates[way].append(run(config))
-                print(f"{name}, {way}: {rates[way][-1]:,.0f} steps/s", flush=True)
-                if way == "jaxrl":
-                    shared.append(min(before, cores_worth()))
-                    print(f"{report.CORES} cores are worth {shared[-1]:.2f}", flush=True)
-        alone = [i for i, worth in enumerate(shared) if worth > INDEPENDENT * report.CORES]
-        for way, found in rates.items():
-            rows.append({"question": "training", "env": name, "way": way, "steps": found})
-            rows[-1]["cores_worth"] = shared
-            ratios = [fast / rate for fast, rate in zip(rates["jaxrl"], found, strict=True)]
-            shown = [ratios, [ratios[i] for i in alone]]
-            of_turns = [report.spread(each, ".2f") if each else "no turn" for each in shown]
-            lines.append([name, way, report.spread(found), *of_turns])
-    titles = ["environment", "way", "steps/s", "jaxrl's, times that"]
+    for name in args.trainings:
+        for copies in args.copies:
+            config = at_sb3s_settings(name, copies, args)
+            rates, shared = {way: [] for way in ways(name, args)}, []
+            for _ in range(args.turns):
+                before = cores_worth()
+                for way, run in reversed(ways(name, args).items()):  # jaxrl beside `cores_worth`
+                    rates[way].append(run(config))
+                    print(f"{name}, {way}: {rates[way][-1]:,.0f} steps/s", flush=True)
+                    if way == "jaxrl":
+                        shared.append(min(before, cores_worth()))
+                        print(f"{report.CORES} cores are worth {shared[-1]:.2f}", flush=True)
+            alone = [i for i, worth in enumerate(shared) if worth > INDEPENDENT * report.CORES]
+            for way, found in rates.items():
+                rows.append({"question": "training", "env": name, "copies": copies, "way": way})
+                rows[-1] |= {"steps": found, "cores_worth": shared}
+                ratios = [fast / rate for fast, rate in zip(rates["jaxrl"], found, strict=True)]
+                shown = [ratios, [ratios[i] for i in alone]]
+                of_turns = [report.spread(each, ".2f") if each else "no turn" for each in shown]
+                lines.append([name, f"{copies}", way, report.spread(found), *of_turns])
+    titles = ["environment", "copies", "way", "steps/s", "jaxrl's, times that"]
     return rows, [*titles, "in turns with cores of their own"], lines
 
 
@@ -220,42 +229,55 @@ def cores_worth() -> float:
     return sum(by_itself / each for each in seconds(report.CORES))
 
 
-def trainings(args: Any) -> dict[str, tuple[Any, dict[str, Any]]]:
-    """{environment: (configuration, {way: function to its steps/s})}."""
-    sizes, installed = SB3, importlib.util.find_spec("stable_baselines3") is not None
-    if args.smoke:
-        sizes, installed = {**SB3, **SMALLEST}, False
-    config = jaxrl.PPOConfig(**sizes, env="gym:CartPole-v1")
-    length = min(256, config.rollout_length)
-    slow = config.replace(env=slow_cartpole, rollout_length=length, train_batch_size=None)
-    ways = {
+def at_sb3s_settings(name: str, copies: int, args: Any) -> jaxrl.PPOConfig:
+    settings = {**SB3, "env": "gym:CartPole-v1", "num_envs": copies, **TRAININGS[name]}
+    config = jaxrl.PPOConfig(**settings)
+    return config.replace(**{**SMALLEST, "num_envs": copies}) if args.smoke else config
+
+
+def ways(name: str, args: Any) -> dict[str, Any]:
+    """{way: function of a configuration to its steps/s}, jaxrl's training last."""
+    found = {}
+    installed = not args.smoke and importlib.util.find_spec("stable_baselines3") is not None
+    if installed and "env" not in TRAININGS[name]:
+        for threads in sorted({1, report.CORES}):
+            way = f"Stable-Baselines3, {threads} thread{'s' if threads > 1 else ''}"
+            found[way] = functools.partial(sb3, threads=threads)
+    by_gymnasium = functools.partial(stepping_by_gymnasium, seconds=args.seconds)
+    return found | {
         "stepped alone": functools.partial(stepping, seconds=args.seconds),
-        "stepped alone, Gymnasium's SyncVectorEnv": functools.partial(
-            stepping_by_gymnasium, seconds=args.seconds
-        ),
+        "stepped alone, Gymnasium's SyncVectorEnv": by_gymnasium,
         "jaxrl, while the learner rests": collecting_speed,
         "jaxrl": training_speed,
     }
-    peers = {"Stable-Baselines3": sb3} if installed else {}
-    return dict(zip(TRAININGS, [(config, peers | ways), (slow, ways)], strict=True))
 
 
 def training_speed(config: Any) -> float:
-    """Of the third to eighth iteration; the first ones compile, and wait for the first rollout."""
-    with jaxrl.Trainer(config, run_dir=None, quiet=True) as trainer:
-        seconds = [trainer.train()["time_this_iter_s"] for _ in range(8)]
-    return 6 * config.train_batch_size / sum(seconds[2:])
+    """Of the iterations from the third on."""
+    seconds = [result["time_this_iter_s"] for result in iterations(config)]
+    return len(seconds) * config.train_batch_size / sum(seconds)
 
 
 def collecting_speed(config: Any) -> float:
-    """Of collecting rollouts with one core, while the other ones rest; the median of six.
+    """Of collecting rollouts with one core, while the other ones rest; the median.
 
     What is left between this and stepping alone is choosing actions and keeping the steps.
     """
-    with jaxrl.Trainer(config, run_dir=None, quiet=True, sync=True) as trainer:
-        timers = [trainer.train()["timers"] for _ in range(8)]
-    seconds = [each["env"] + each["inference"] for each in timers[2:]]
+    results = iterations(config, sync=True)
+    seconds = [result["timers"]["env_runner_sampling_timer"] for result in results]
     return config.train_batch_size / statistics.median(seconds)
+
+
+def iterations(config: Any, **settings: Any) -> list[dict]:
+    """Results from the third on: the first two compile, and wait for the first rollout."""
+    count = num_iterations(config)
+    config = config.replace(total_env_steps=(2 + count) * config.train_batch_size)
+    with jaxrl.Trainer(config, run_dir=None, quiet=True, **settings) as trainer:
+        return [trainer.train() for _ in range(2 + count)][2:]
+
+
+def num_iterations(config: Any) -> int:
+    return max(6, TIMED_STEPS // config.train_batch_size)
 
 
 def stepping(config: Any, seconds: float) -> float:
@@ -302,13 +324,65 @@ def upright(obs: np.ndarray) -> np.ndarray:
     return (angle + 0.5 * turning + 0.05 * speed > 0).astype(np.int32)
 
 
-def sb3(config: Any) -> float:
-    """Of two iterations, after one."""
+def sb3(config: Any, threads: int) -> float:
+    """Of the iterations after the first."""
+    import torch
     from stable_baselines3 import PPO
     from stable_baselines3.common.env_util import make_vec_env
 
-    model = PPO("MlpPolicy", make_vec_env("CartPole-v1", config.num_envs), device="cpu")
-    model.learn(config.train_batch_size)
-    began = time.perf_counter()
-    model.learn(2 * config.train_batch_size, reset_num_timesteps=False)
-    return 2 * config.train_batch_size / (time.perf_counter() - began)
+    torch.set_num_threads(threads)
+    envs, steps = make_vec_env("CartPole-v1", config.num_envs), config.train_batch_size
+    settings = {"n_steps": config.rollout_length, "batch_size": config.minibatch_size}
+    settings |= {"n_epochs": config.num_epochs, "gamma": config.gamma}
+    settings |= {"gae_lambda": config.lambda_, "learning_rate": config.lr}
+    model = PPO("MlpPolicy", envs, device="cpu", **settings)
+    model.learn(steps)
+    count, began = max(2, TIMED_STEPS // steps), time.perf_counter()
+    model.learn(count * steps, reset_num_timesteps=False)
+    return count * steps / (time.perf_counter() - began)
+
+
+# ---- parts
+
+
+def parts(args: Any) -> tuple[list[dict], list[str], list[list[str]]]:
+    """(rows, titles, lines): the microseconds of a step of all copies, by what they go into.
+
+    Of trainings that learn and collect one after the other (`sync`). `the rest of stepping` is what
+    stepping takes beyond the environments, each of them stepped by itself in a loop.
+    """
+    rows, lines = [], []
+    for name in args.trainings:
+        for copies in args.copies:
+            config = at_sb3s_settings(name, copies, args)
+            # As by default.
+            workers = min(copies, report.CORES) if config.env is slow_cartpole else 0
+            timers = [result["timers"] for result in iterations(config, workers=workers, sync=True)]
+            microseconds = {
+                part: 1e6 * statistics.median(each[part] for each in timers) / config.rollout_length
+                for part in ("env", "inference", "recording", "learning")
+            }
+            loops = statistics.median(in_a_loop(config, args.seconds) for _ in range(args.turns))
+            alone = 1e6 * loops * copies / max(1, workers)
+            found = {"environments": alone, "the rest of stepping": microseconds["env"] - alone}
+            found |= {part: microseconds[part] for part in ("inference", "recording", "learning")}
+            rows.append({"question": "parts", "env": name, "copies": copies, "us": found})
+            shown = (f"{us:.1f}" for us in found.values())
+            lines.append([name, f"{copies}", f"{workers}", *shown])
+    return rows, ["environment", "copies", "workers", *found], lines
+
+
+def in_a_loop(config: Any, seconds: float) -> float:
+    """The seconds of a step of one environment, its resets among them, and nothing else."""
+    env = cartpole() if isinstance(config.env, str) else config.env()
+    obs, _ = env.reset(seed=config.seed)
+    took, steps, end = 0.0, 0, time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        action = int(upright(obs[None])[0])
+        began = time.perf_counter()
+        obs, _, terminated, truncated, _ = env.step(action)
+        if terminated or truncated:
+            obs, _ = env.reset()
+        took += time.perf_counter() - began
+        steps += 1
+    return took / steps

@@ -41,7 +41,7 @@ def unplayed(like: Fragment) -> Fragment:
 
     rollout = like.rollout
     return like._replace(
-        seconds=Seconds(0.0, 0.0),
+        seconds=Seconds(),
         rollout=rollout.replace(
             trajectories=tuple(map(without_rows, rollout.trajectories)),
             episode_done=np.zeros_like(rollout.episode_done),

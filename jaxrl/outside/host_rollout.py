@@ -29,8 +29,9 @@ from jaxrl.rollout.steps import Steps
 class Seconds(NamedTuple):
     """The seconds of a rollout, by what they were spent on."""
 
-    env: float  # waiting for environments
-    inference: float  # choosing actions, and everything else
+    env: float = 0.0  # stepping the environments, or waiting for them
+    inference: float = 0.0  # choosing actions
+    recording: float = 0.0  # keeping the steps, and everything else
 
 
 class Stopped(Exception):
@@ -93,7 +94,7 @@ class HostRollouts:
         Returns:
             (envs, rollout, seconds): the copies after it, [E].
         """
-        began, waited = time.perf_counter(), 0.0
+        began, env, inference = time.perf_counter(), 0.0, 0.0
         game = Game.of(self.spec, weights, self.env_params)
         copies = self.num_envs or len(env_keys)
         passed = np.arange(self.num_steps, dtype=np.float32) * copies
@@ -111,16 +112,19 @@ class HostRollouts:
                     raise Stopped
                 asked = time.perf_counter()
                 steps = self.vector.receive(i)
-                waited += time.perf_counter() - asked
+                env += time.perf_counter() - asked
                 part.take(steps)
                 if step < self.num_steps:
+                    taken = time.perf_counter()
                     part.choose()
+                    inference += time.perf_counter() - taken
                     self.vector.send(i, part.actions)
         self._envs, rollout = _finish(
             self.spec, weights, [part.finished() for part in parts], self.env_params
         )
         jax.block_until_ready(rollout.episode_done)
-        return self._envs, rollout, Seconds(waited, time.perf_counter() - began - waited)
+        rest = time.perf_counter() - began - env - inference
+        return self._envs, rollout, Seconds(env, inference, rest)
 
 
 @functools.partial(jax.jit, static_argnums=0)

@@ -254,7 +254,7 @@ class Copies(RolloutSource):
             if feature.is_learned:
                 features[feature.name] = before[feature.name]
         self.num_env_steps = int(played.rollout.num_env_steps)
-        self.timers = {"env": played.seconds.env, "inference": played.seconds.inference}
+        self.timers = played.seconds._asdict()
         self.counts = {
             "num_faulty_episodes": collector.rollouts.num_faults,
             "num_worker_restarts": collector.rollouts.num_restarts,
