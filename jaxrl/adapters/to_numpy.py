@@ -25,7 +25,7 @@ from jaxrl.core.env import (
 )
 from jaxrl.core.env_contract import require_environment, require_params, require_trainable
 from jaxrl.core.errors import UsageError, brief, is_installed
-from jaxrl.core.fast_prng import to_fast_key, to_standard_key
+from jaxrl.core.fast_prng import with_fast_keys
 from jaxrl.core.fields import without
 from jaxrl.core.number_types import NotHeldError, as_type
 from jaxrl.core.outside_env import refuse_outside
@@ -87,7 +87,7 @@ def resolve_single(env: Any, params: PyTree, function: str) -> tuple[Any, PyTree
 
 def operation_key(key: Key, count: jax.Array) -> Key:
     """The key of operation `count`."""
-    return to_standard_key(jax.random.fold_in(to_fast_key(key), count))
+    return with_fast_keys(jax.random.fold_in, key, count)
 
 
 def reset_key(key: Key, count: jax.Array) -> Key:

@@ -22,7 +22,7 @@ from jaxrl.core.env import (
     restart_all,
     step_all,
 )
-from jaxrl.core.fast_prng import to_fast_key, to_standard_key
+from jaxrl.core.fast_prng import to_fast_key, to_standard_key, with_fast_keys
 from jaxrl.core.types import Key, PyTree
 from jaxrl.models.policy_spec import PolicyInputs, PolicyOutput, PolicySpec, PolicyState
 from jaxrl.ops.control_flow import any_true, cond_any
@@ -150,7 +150,7 @@ def reset_envs(
         env_index: i32[E], their global indices.
         weights: of those who act, by group, for the features that ask for them.
     """
-    keys = jax.vmap(lambda i: to_standard_key(jax.random.fold_in(to_fast_key(key), i)))(env_index)
+    keys = jax.vmap(lambda i: with_fast_keys(jax.random.fold_in, key, i))(env_index)
     obs, state = reset_all(spec.env, keys, env_params)
     num_agents, num_envs = len(spec.grouping.agents), env_index.shape[0]
     episodes = no_episodes(num_agents, spec.metrics, num_envs, always_active=spec.always_active)
@@ -376,8 +376,7 @@ def auto_reset(
     few = min(RESETS_AT_ONCE, num_envs)
 
     def reset_keys(keys, step):
-        fold = lambda key: to_standard_key(jax.random.fold_in(to_fast_key(key), step))
-        return jax.vmap(fold)(keys)
+        return jax.vmap(lambda key: with_fast_keys(jax.random.fold_in, key, step))(keys)
 
     if is_batched(env):
         return restart_all(env, reset_keys(keys, step), raw, params)
