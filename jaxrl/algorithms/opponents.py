@@ -401,17 +401,21 @@ def _difference(name: str, there: Any, here: Any) -> str:
     is_model = name.startswith("model")
     rounds = [isinstance(model, MixedPrecision) for model in (there, here)]
     if rounds[0] != rounds[1]:
-        there, here = ("bfloat16" if is_rounded else "float32" for is_rounded in rounds)
-        return f"they have network_dtype={there}, it needs {here}"
+        dtypes = ("bfloat16" if is_rounded else "float32" for is_rounded in rounds)
+        return _they_have("network_dtype", *dtypes)
     if is_model and type(there) is type(here) and dataclasses.is_dataclass(here):
         for field in dataclasses.fields(here):
             pair = getattr(there, field.name, None), getattr(here, field.name, None)
             if field.name not in ("parent", "name") and pair[0] != pair[1]:
                 return _difference(f"{name}.{field.name}", *pair)
     if is_model and type(there) is not type(here):
-        there, here = (type(getattr(model, "inner", model)).__name__ for model in (there, here))
-        return f"they have {name}={there}, it needs {here}"
-    return f"they have {name}={brief(there)}, it needs {brief(here)}"
+        classes = (type(getattr(model, "inner", model)).__name__ for model in (there, here))
+        return _they_have(name, *classes)
+    return _they_have(name, brief(there), brief(here))
+
+
+def _they_have(name: str, there: str, here: str) -> str:
+    return f"they have {name}={there}, it needs {here}"
 
 
 def _agents_of(grouping: Grouping, policies: tuple[PolicyId, ...]) -> tuple[int, ...]:
