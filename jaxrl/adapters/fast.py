@@ -31,7 +31,7 @@ MUJOCO_TASKS = {
     **dict.fromkeys(("Ant", "HalfCheetah", "Hopper", "InvertedPendulum", "Walker2d"), MUJOCO),
     # In these two the effect of an action shows within a few steps.
     "InvertedDoublePendulum": {**MUJOCO, "gamma": 0.98, "lambda_": 0.8, "minibatch_size": 512},
-    "Reacher": {**MUJOCO, "gamma": 0.9},
+    "Reacher": {**MUJOCO, "gamma": 0.95},
     "Swimmer": SWIMMER,
 }
 # Those of RL Baselines3 Zoo, but that observations and rewards are normalised: the end of a landing
