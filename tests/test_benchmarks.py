@@ -42,7 +42,8 @@ NEEDS = [  # packages that no test needs otherwise, by a script and words of its
 # What others use.
 PARTS = {"kernels", "outside_training", "peer_stacks", "plain", "programs", "report"}
 PARTS |= {"rllib_examples", "simulated_ray"}
-PEERS = {"offline_rllib", "peer_until", "rllib_peer"}  # they train another library alone
+# They train another library alone.
+PEERS = {"offline_rllib", "peer_until", "rllib_peer", "sb3_pettingzoo"}
 LONG = {  # half a minute and more, with --smoke too
     *(
         "arena",
