@@ -179,7 +179,9 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=1.0, help="of a turn of stepping")
     parser.add_argument("--seeds", type=int, default=5, help="of --only learning")
     parser.add_argument("--twins", nargs="+", default=["cartpole", "arena"], help="of learning")
-    parser.add_argument("--trainings", nargs="+", choices=TRAININGS, default=list(TRAININGS))
+    trainings = {"choices": TRAININGS, "default": [*TRAININGS][:3]}
+    mujoco = 'HalfCheetah needs "gymnasium[mujoco]"'
+    parser.add_argument("--trainings", nargs="+", **trainings, help=mujoco)
     args = parser.parse_args()
     for question in args.only:
         rows, titles, lines = QUESTIONS[question](args)

@@ -13,6 +13,7 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -109,7 +110,7 @@ TWINS = {  # with the environment steps of a training
     "arena": (PythonArena, 128_000),
 }
 # What a training changes of these: RL Baselines3 Zoo's settings of CartPole, whose rollouts are
-# short, or an environment whose steps take a millisecond.
+# short, or the environment. The steps of one take a millisecond.
 TRAININGS: dict[str, dict[str, Any]] = {
     "CartPole": {},
     "CartPole, zoo": {
@@ -117,6 +118,7 @@ TRAININGS: dict[str, dict[str, Any]] = {
         **{"gamma": 0.98, "lambda_": 0.8},
     },
     "work 1 ms": {"rollout_length": 256, "env": slow_cartpole},
+    "HalfCheetah": {"env": "gym:HalfCheetah-v5"},
 }
 WAYS = {"in JAX": None, "Python, sync": {"sync": True}, "Python": {"sync": False}}
 
@@ -239,7 +241,7 @@ def ways(name: str, args: Any) -> dict[str, Any]:
     """{way: function of a configuration to its steps/s}, jaxrl's training last."""
     found = {}
     installed = not args.smoke and importlib.util.find_spec("stable_baselines3") is not None
-    if installed and "env" not in TRAININGS[name]:
+    if installed and name != "work 1 ms":
         for threads in sorted({1, report.CORES}):
             way = f"Stable-Baselines3, {threads} thread{'s' if threads > 1 else ''}"
             found[way] = functools.partial(sb3, threads=threads)
@@ -284,8 +286,10 @@ def stepping(config: Any, seconds: float) -> float:
     """The same copies for some seconds, stepped as a training by default steps them."""
     envs = config.setup().env.vector(config.num_envs)
 
+    rule = rule_of(config)
+
     def actions(obs):
-        return {"default_agent": upright(obs["default_agent"])}
+        return {"default_agent": rule(obs["default_agent"])}
 
     with contextlib.closing(envs):
         first = envs.reset(np.arange(config.num_envs, dtype=np.uint32))
@@ -304,14 +308,29 @@ def stepping(config: Any, seconds: float) -> float:
 
 def stepping_by_gymnasium(config: Any, seconds: float) -> float:
     """The same environments for some seconds, as Gymnasium steps them in one process."""
-    make = cartpole if isinstance(config.env, str) else config.env
-    with contextlib.closing(gymnasium.vector.SyncVectorEnv([make] * config.num_envs)) as envs:
+    rule, copies = rule_of(config), [functools.partial(made, config)] * config.num_envs
+    with contextlib.closing(gymnasium.vector.SyncVectorEnv(copies)) as envs:
         obs, _ = envs.reset(seed=config.seed)
         began, steps = time.perf_counter(), 0
         while time.perf_counter() - began < seconds:
-            obs, *_ = envs.step(upright(obs))
+            obs, *_ = envs.step(rule(obs))
             steps += config.num_envs
         return steps / (time.perf_counter() - began)
+
+
+def made(config: Any) -> gymnasium.Env:
+    """One copy, as Gymnasium makes it."""
+    if not isinstance(config.env, str):
+        return config.env()
+    return gymnasium.make(config.env.removeprefix("gym:"), disable_env_checker=True)
+
+
+def rule_of(config: Any) -> Callable[[np.ndarray], np.ndarray]:
+    """Who acts where nobody learns: `upright` in CartPole, elsewhere chance."""
+    if config.env != TRAININGS["HalfCheetah"]["env"]:
+        return upright
+    draw, space = np.random.default_rng(0).uniform, made(config).action_space
+    return lambda obs: draw(space.low, space.high, (len(obs), *space.shape)).astype(space.dtype)
 
 
 def upright(obs: np.ndarray) -> np.ndarray:
@@ -331,7 +350,8 @@ def sb3(config: Any, threads: int) -> float:
     from stable_baselines3.common.env_util import make_vec_env
 
     torch.set_num_threads(threads)
-    envs, steps = make_vec_env("CartPole-v1", config.num_envs), config.train_batch_size
+    envs = make_vec_env(config.env.removeprefix("gym:"), config.num_envs)
+    steps = config.train_batch_size
     settings = {"n_steps": config.rollout_length, "batch_size": config.minibatch_size}
     settings |= {"n_epochs": config.num_epochs, "gamma": config.gamma}
     settings |= {"gae_lambda": config.lambda_, "learning_rate": config.lr}
@@ -374,11 +394,11 @@ def parts(args: Any) -> tuple[list[dict], list[str], list[list[str]]]:
 
 def in_a_loop(config: Any, seconds: float) -> float:
     """The seconds of a step of one environment, its resets among them, and nothing else."""
-    env = cartpole() if isinstance(config.env, str) else config.env()
+    env, rule = made(config), rule_of(config)
     obs, _ = env.reset(seed=config.seed)
     took, steps, end = 0.0, 0, time.perf_counter() + seconds
     while time.perf_counter() < end:
-        action = int(upright(obs[None])[0])
+        action = rule(obs[None])[0]
         began = time.perf_counter()
         obs, _, terminated, truncated, _ = env.step(action)
         if terminated or truncated:
