@@ -1,7 +1,7 @@
 """Recorded episodes as arrays: every step of each policy, for algorithms that learn from them."""
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -21,6 +21,7 @@ from jaxrl.episodes.files import episode_files
 from jaxrl.models.policy_spec import PolicyInputs, PolicySpec
 from jaxrl.ops.running_stats import RunningMeanStd
 from jaxrl.rollout.env_step import RolloutSpec
+from jaxrl.rollout.grouping import Grouping
 from jaxrl.rollout.recorded_steps import ENV_ACTIONS
 
 
@@ -101,6 +102,38 @@ def _signature(source: str) -> tuple:
     return tuple((name, stat.st_mtime_ns, stat.st_size) for name, stat in stats)
 
 
+def agents_of(grouping: Grouping, episode: Episode) -> dict[AgentId, SingleAgentEpisode]:
+    """The episode of each agent, from that of them all, or of one of them.
+
+    Raises:
+        UsageError: there is no such agent, or it is not known whose episode it is.
+    """
+    alone = {
+        policy: agents[0]
+        for group in grouping.groups
+        for policy, agents in zip(group.policies, group.agents, strict=True)
+        if len(agents) == 1
+    }
+    if isinstance(episode, MultiAgentEpisode):
+        found = episode.agent_episodes
+    elif len(grouping.agents) == 1:
+        found = {grouping.agents[0]: episode}
+    elif episode.agent_id is not None:
+        found = {episode.agent_id: episode}
+    elif episode.module_id in alone:
+        found = {alone[episode.module_id]: episode}
+    else:
+        raise UsageError(
+            f"episode {episode.id_} is of a single agent, and the environment has "
+            f"{', '.join(map(str, grouping.agents))}: set its agent_id, or a module_id that one "
+            "agent has"
+        )
+    for agent in found:
+        if agent not in grouping.agents:
+            raise unknown_name("agent", agent, grouping.agents, f"in episode {episode.id_}")
+    return found
+
+
 class _Reader:
     """Sorts the steps of episodes by policy."""
 
@@ -109,7 +142,6 @@ class _Reader:
         self._masked = rollout_spec.masked
         self._rows: dict[AgentId, _PolicyRows] = {}  # by agent; agents share their policy's
         self._places: dict[AgentId, int] = {}  # among the agents of its policy
-        self._alone: dict[PolicyId, AgentId] = {}  # the agents that nobody shares a policy with
         self._by_group: list[list[_PolicyRows]] = []
         for group in grouping.groups:
             policies = []
@@ -117,17 +149,13 @@ class _Reader:
                 rows = _PolicyRows(policy, group.structure.policy_spec, gamma)
                 self._rows |= dict.fromkeys(agents, rows)
                 self._places |= {agent: place for place, agent in enumerate(agents)}
-                self._alone |= {policy: agents[0]} if len(agents) == 1 else {}
                 policies.append(rows)
             self._by_group.append(policies if group.structure.trained else [])
         self._trained = {rows.policy for policies in self._by_group for rows in policies}
         self._returns: list[float] = []
 
     def add(self, episode: Episode) -> None:
-        for agent, data in self._agents_of(episode):
-            if agent not in self._rows:
-                where = f"in episode {episode.id_}"
-                raise unknown_name("agent", agent, self._grouping.agents, where)
+        for agent, data in agents_of(self._grouping, episode).items():
             rows = self._rows[agent]
             if rows.policy in self._trained and len(data):
                 rows.add(data, agent, self._places[agent])
@@ -138,22 +166,6 @@ class _Reader:
         if share is not None:
             for rows in itertools.chain(*self._by_group):
                 rows.end_source(source, share)
-
-    def _agents_of(self, episode: Episode) -> Iterator[tuple[AgentId, SingleAgentEpisode]]:
-        if isinstance(episode, MultiAgentEpisode):
-            yield from episode.agent_episodes.items()
-        elif len(self._grouping.agents) == 1:
-            yield self._grouping.agents[0], episode
-        elif episode.agent_id is not None:
-            yield episode.agent_id, episode
-        elif episode.module_id in self._alone:
-            yield self._alone[episode.module_id], episode
-        else:
-            raise UsageError(
-                f"episode {episode.id_} is of a single agent, and the environment has "
-                f"{', '.join(map(str, self._grouping.agents))}: set its agent_id, or a module_id "
-                "that one agent has"
-            )
 
     def recording(self, sources: Sequence[str]) -> Recording:
         where = ", ".join(sources)

@@ -17,9 +17,9 @@ LARGEST_KERNEL = 2**8  # each of its cells is a slice of the program
 DEFAULT_SIZES = {"num_envs": 40, "rollout_length": 100, "train_batch_size": 4000}
 
 
-def schedule(low: float = 0.0) -> Check:
-    """A number of at least `low`, or [[step, value], ...] with growing steps from 0."""
-    is_number, is_step = number(low), number(0)
+def schedule() -> Check:
+    """A number of at least 0, or [[step, value], ...] with growing steps from 0."""
+    is_number = is_step = number(0)
 
     @words.written(words.schedule, "NUMBER|STEP:NUMBER")
     def check(name, value):

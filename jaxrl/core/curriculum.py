@@ -245,10 +245,13 @@ def _check_levels(levels: Sequence[Mapping[str, Any]], params: PyTree) -> None:
                 raise unknown_name("field", name, fields, f"in the levels of {what}")
             try:
                 new = jnp.asarray(value)
-            except (TypeError, ValueError):
+                is_finite = bool(jnp.all(jnp.isfinite(new)))
+            except (TypeError, ValueError, OverflowError):
+                is_finite = False
+            if not is_finite:
                 raise UsageError(
-                    f"{what}: {name}={brief(value)} must be a number, as in params"
-                ) from None
+                    f"{what}: {name}={brief(value)} must be a finite number, as in params"
+                )
             _check_value(f"{what}: {name}", jnp.asarray(getattr(params, name)), new)
 
 

@@ -209,7 +209,7 @@ def unpacked(space: Space, row: Any) -> PyTree:
     return structure.unflatten(parts)
 
 
-def numbers_of(space: Space, action: PyTree, xp: Any = jax.numpy) -> Any:
+def numbers_of(space: Space, action: PyTree) -> jax.Array:
     """The numbers of all Boxes of an action in parts, [..., *shape], in a row: f32[..., d]."""
     spaces, structure = jax.tree.flatten(tree_of(space))
     rows = []
@@ -217,7 +217,7 @@ def numbers_of(space: Space, action: PyTree, xp: Any = jax.numpy) -> Any:
         if isinstance(part, Box) and not is_integer_box(part):
             batch = leaf.shape[: leaf.ndim - len(part.shape)]
             rows.append(leaf.reshape(*batch, num_chosen(part)).astype(np.float32))
-    return xp.concatenate(rows, axis=-1)
+    return jax.numpy.concatenate(rows, axis=-1)
 
 
 def is_alike_inside(saved: Mapping[str, Any] | None, other: Mapping[str, Any]) -> bool:

@@ -8,8 +8,8 @@ import jax
 import numpy as np
 
 from jaxrl.algorithms.config import AlgorithmConfig
-from jaxrl.algorithms.offline_data import MASK, checked, flags_of
-from jaxrl.core.errors import UsageError, unknown_name
+from jaxrl.algorithms.offline_data import MASK, agents_of, checked, flags_of
+from jaxrl.core.errors import UsageError
 from jaxrl.core.program_spaces import action_to_program, countable, mask_length, sampled_space
 from jaxrl.core.spaces import tree_of
 from jaxrl.core.types import AgentId, PyTree
@@ -82,8 +82,13 @@ class EpisodeLanes:
         Raises:
             UsageError: an agent that there is not, or data that do not fit the spaces.
         """
+        if not isinstance(episode, SingleAgentEpisode | MultiAgentEpisode):
+            raise UsageError(
+                "add takes jaxrl.episodes' SingleAgentEpisode or MultiAgentEpisode, not "
+                f"{type(episode).__name__}"
+            )
         parts = []
-        for agent, data in self._agents_of(episode).items():
+        for agent, data in agents_of(self.spec.grouping, episode).items():
             if len(data):
                 parts.append((agent, self._part_of(agent, data)))
         before = self._so_far.pop(episode.id_, Finished({}, 0, {}, {}))
@@ -108,23 +113,6 @@ class EpisodeLanes:
 
     def _waiting(self) -> int:
         return sum(sum(map(len, parts)) for parts in self._parts.values())
-
-    def _agents_of(self, episode: Episode) -> dict[AgentId, SingleAgentEpisode]:
-        agents = self.spec.grouping.agents
-        if isinstance(episode, MultiAgentEpisode):
-            found = episode.agent_episodes
-        elif isinstance(episode, SingleAgentEpisode):
-            alone = agents[0] if len(agents) == 1 else episode.agent_id
-            found = {alone: episode}
-        else:
-            raise UsageError(
-                f"add takes jaxrl.episodes' SingleAgentEpisode or MultiAgentEpisode, not "
-                f"{type(episode).__name__}"
-            )
-        for agent in found:
-            if agent not in agents:
-                raise unknown_name("agent", agent, agents, f"in episode {episode.id_}")
-        return found
 
     def _part_of(self, agent: AgentId, episode: SingleAgentEpisode) -> Part:
         policy_spec, what = self._policy_specs[agent], f"episode {episode.id_}, agent {agent!r}:"

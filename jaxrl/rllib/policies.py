@@ -12,6 +12,7 @@ from jaxrl.rllib import form
 from jaxrl.rllib.context import Context
 from jaxrl.rllib.form import is_code, is_of_ppo, model_of
 from jaxrl.rllib.rows import Row, changes, given_of, harmless, taken
+from jaxrl.rollout.policy_map import policies_that_learn
 
 SPEC = ("policy_class", "observation_space", "action_space", "config")  # RLlib's 4-tuple
 OVERRIDES = (
@@ -117,11 +118,7 @@ def trained(chosen: Any, played: list[PolicyId], named: list[PolicyId]) -> Row:
     if is_code(chosen):
         return changes(read, "a function, which a file does not hold: give policies_to_train=[...]")
     if callable(chosen):
-        try:
-            names = [policy for policy in played if _call(chosen, policy, None)]
-        except Exception as error:
-            reason = f"{type(error).__name__}: {one_line(error)}"
-            raise UsageError(f"policies_to_train: the function raises {reason}") from None
+        names = list(policies_that_learn(chosen, dict.fromkeys(played, ())))
     elif isinstance(chosen, list | tuple | set | frozenset):
         for policy in chosen:
             if policy not in (*played, *named):

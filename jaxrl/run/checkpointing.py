@@ -26,11 +26,13 @@ class BestState:
 
     Args:
         attribute: the path in the result tree; the higher the better.
+
+    Attributes:
         value: to be beaten.
     """
 
-    def __init__(self, attribute: str, value: float = float("-inf")):
-        self.attribute, self.value = attribute, value
+    def __init__(self, attribute: str):
+        self.attribute, self.value = attribute, float("-inf")
         self._unsaved: tuple[Snapshot, dict[str, Any]] | None = None
         self._first: float | None = None  # the first value
         self._varies = not attribute.endswith(RETURN)

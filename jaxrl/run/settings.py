@@ -26,6 +26,7 @@ from jaxrl.run.every import Every
 from jaxrl.run.hooks import HOOK
 from jaxrl.run.logging.loggers import LOGGER, check_loggers, saved_form
 from jaxrl.run.results import RETURN
+from jaxrl.run.stopping import check_stop
 
 # Those of environments outside JAX alone.
 HOST_SETTINGS = ("workers", "sync", "env_step_timeout_s", "max_consecutive_faults")
@@ -36,9 +37,7 @@ RAY = "ray:"  # before a number of actors
 @words.written(words.or_none(words.pairs), "RESULT=VALUE")
 def stop_criteria(name: str, value: Any) -> None:
     pairs("{path in the result tree: least value}")(name, value)
-    for path, least in value:
-        if isinstance(least, bool) or not isinstance(least, int | float) or least != least:
-            raise UsageError(f"stop criterion {path}={brief(least)} must be a number")
+    check_stop(dict(value), None)
 
 
 @words.written(words.or_none(words.pairs_of_texts), "POLICY=RUN")

@@ -60,6 +60,15 @@ class ServedPolicies:
             return {next(iter(self.players)): values}
         if not isinstance(values, dict) or not values:
             raise Refused(f"{what} must be a dict by agent, not {brief(values)}")
+        return self._of_known(values)
+
+    def numbers(self, values: protocol.Numbers, what: str) -> dict[AgentId, float]:
+        """A message's numbers by agent, which those of one agent may be too."""
+        if isinstance(values, dict):
+            return self._of_known(values)
+        return self.by_agent(values, what)
+
+    def _of_known(self, values: dict[AgentId, Any]) -> dict[AgentId, Any]:
         for agent in values:
             if agent not in self.players:
                 raise Refused(str(unknown_name("agent", agent, self.players)))
@@ -288,7 +297,7 @@ class Session:
             )
         log_probs = {}
         if message.log_prob is not None:
-            log_probs = self.served.by_agent(message.log_prob, "log_prob")
+            log_probs = self.served.numbers(message.log_prob, "log_prob")
         acts = {}
         for agent, value in actions.items():
             batched = self.served.policies[self.served.players[agent]]
@@ -415,13 +424,9 @@ class Session:
 
     def _add_reward(self, episode: ServedEpisode, reward: protocol.Numbers) -> None:
         """Gives agents their rewards."""
-        if not isinstance(reward, dict):
-            if reward == 0:
-                return
-            reward = self.served.by_agent(reward, "reward")
-        for agent, value in reward.items():
-            if agent not in episode.states:
-                raise Refused(str(unknown_name("agent", agent, self.served.players)))
+        if not isinstance(reward, dict) and reward == 0:
+            return
+        for agent, value in self.served.numbers(reward, "reward").items():
             if not abs(value) < 1e30:
                 raise Refused(f"a reward must be a finite number, not {value}")
             if agent in episode.ended and value:

@@ -16,6 +16,8 @@ from jaxrl.sweeps.trials import Trial
 
 # A trial is dropped by halving.
 TERMINATED, STOPPED, DIVERGED, DROPPED = "terminated", "stopped", "diverged", "dropped"
+MOST_POINTS = 500  # of a trial's curve in a sweep's files
+Curve = tuple[list[int], list[float]]  # environment steps and scores, NaN where there is none
 MAX, MIN = "max", "min"  # modes: whether the highest or the lowest score is the best
 
 
@@ -27,8 +29,7 @@ class TrialResult(AnswersOtherWords):
     status: str
     result: Result | None  # its last result tree; None if not even one update was finite
     score: float | None
-    # environment steps and scores
-    curve: tuple[list[int], list[float]] = field(default_factory=lambda: ([], []))
+    curve: Curve = field(default_factory=lambda: ([], []))
     folder: Path | None = None  # a run's folder: `load_policy` and `--resume` take it
     reason: str = ""  # why it diverged
 
@@ -55,6 +56,17 @@ class TrialResult(AnswersOtherWords):
 def last_score(scores: Sequence[float]) -> float | None:
     """The last score that is a number, if there is one."""
     return next((score for score in reversed(scores) if not math.isnan(score)), None)
+
+
+def thinned(curve: Curve) -> Curve:
+    """A curve of at most `MOST_POINTS`: of a longer one some that have a score, and its last."""
+    steps, scores = curve
+    if len(steps) <= MOST_POINTS:
+        return curve
+    scored = [i for i, score in enumerate(scores) if not math.isnan(score)]
+    every = max(1, math.ceil(len(scored) / MOST_POINTS))
+    index = scored[::-every][::-1]
+    return [steps[i] for i in index], [scores[i] for i in index]
 
 
 def merit(score: float | None, mode: str) -> float:

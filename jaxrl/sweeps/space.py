@@ -263,9 +263,10 @@ def _pairs(flag: str, words: Sequence[str]) -> dict[str, str]:
         name, equals, values = word.partition("=")
         if not name or not equals:
             raise UsageError(f"{flag_name(flag)} takes SETTING=..., not {brief(word)}")
-        if name in found:
+        setting = "lambda_" if name == "lambda" else name
+        if setting in found:
             raise UsageError(f"{flag_name(flag)} names {name} twice")
-        found["lambda_" if name == "lambda" else name] = values
+        found[setting] = values
     return found
 
 

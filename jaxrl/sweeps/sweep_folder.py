@@ -36,12 +36,11 @@ from jaxrl.run.storage.json_lines import dumped
 from jaxrl.run.storage.run_state import facts_of
 from jaxrl.run.storage.runs import CURVES, PLAN, RESULTS, TRIALS
 from jaxrl.sweeps import lineage_plots, plots, saved_sweep
-from jaxrl.sweeps.outcomes import TrialResult
+from jaxrl.sweeps.outcomes import TrialResult, thinned
 from jaxrl.sweeps.results import Sweep
 from jaxrl.sweeps.trials import Trial
 
 LINEAGE_PICTURE = "lineage.png"
-MOST_POINTS = 500  # of a trial's curve in its line
 
 
 def _planned(trials: Sequence[Trial]) -> list[dict[str, Any]]:
@@ -229,8 +228,6 @@ class SweepFolder:
             return
         trial = outcome.trial
         outcome.folder = self.folder_of(trial)
-        steps, scores = outcome.curve
-        every = max(1, len(steps) // MOST_POINTS)
         row = {
             **{
                 "trial": trial.number,
@@ -241,7 +238,7 @@ class SweepFolder:
             **({"reason": outcome.reason} if outcome.reason else {}),
             **{
                 "score": outcome.score,
-                "curve": [steps[::every], scores[::every]],
+                "curve": thinned(outcome.curve),
                 "result": outcome.result,
             },
         }

@@ -199,11 +199,11 @@ def applied(config: Any, settings: Mapping[str, Any]) -> Any:
         else:
             by_policy.setdefault(first, {})[rest] = value
     if arguments:
-        common["env_args"] = {**dict(config.env_args), **arguments}
+        common["env_args"] = {**dict(common.get("env_args", config.env_args)), **arguments}
     if by_policy:
-        per_policy = {policy: dict(overrides) for policy, overrides in config.per_policy}
+        per_policy = dict(common.get("per_policy", config.per_policy))
         for policy, overrides in by_policy.items():
-            per_policy[policy] = {**per_policy.get(policy, {}), **overrides}
+            per_policy[policy] = {**dict(per_policy.get(policy, {})), **overrides}
         common["per_policy"] = per_policy
     try:
         changed = config.replace(**common)

@@ -157,8 +157,10 @@ test_what_breaks_the_contract_is_refused_in_one_line_before_compiling = refused_
         ),
         (
             LevelsBySuccess([{"step_size": "uniform:1:2"}]),
-            "step_size='uniform:1:2' must be a number",
+            "step_size='uniform:1:2' must be a finite number",
         ),
+        (LevelsBySuccess([{"step_size": float("nan")}, {}]), "step_size=nan must be a finite"),
+        (LevelsBySuccess([{"max_steps_in_episode": 2**40}, {}]), "must be a finite number"),
         (LevelsBySuccess([{"step_size": [1.0, 2.0]}, {}]), "step_size must be float32[] as in"),
         ("tests.core.test_curriculum:Corridor", "not a class derived from jaxrl.Curriculum"),
         (Corridor(), "must be a class derived from jaxrl.Curriculum, or module:Class"),

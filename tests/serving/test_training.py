@@ -213,6 +213,22 @@ def test_actions_of_the_client_are_learned_from_with_their_probability_alone():
     assert chunk.get_extra_model_outputs("action_logp")[0] == -0.25
 
 
+def test_a_probability_by_agent_is_one_of_the_only_agent():
+    experience = Experience(100, 1000)
+    step = {"type": "log_action", "episode": "e", "obs": [0, 0, 0], "action": 1}
+    with serving(experience=experience) as server, Frames(server) as client:
+        client.begin()
+        client.send(**step, log_prob={"default_agent": -0.25}, reward={"default_agent": 1.0})
+        assert client.ask(type="end_episode", id=1, episode="e")["type"] != "error"
+        client.begin()
+        client.send(**step, log_prob={"nobody": -0.25})
+        assert (
+            "unknown agent 'nobody'" in client.ask(type="end_episode", id=2, episode="e")["reason"]
+        )
+    (chunk,) = chunks_of(experience)
+    assert chunk.get_extra_model_outputs("action_logp")[0] == -0.25
+
+
 def test_a_time_limit_needs_the_last_observation():
     with serving(experience=Experience(100, 1000)) as server, Frames(server) as client:
         client.begin()

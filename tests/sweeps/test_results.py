@@ -1,5 +1,6 @@
 """What a sweep says of its outcomes, from scores made up by hand."""
 
+import math
 import sys
 from xml.etree import ElementTree
 
@@ -8,7 +9,7 @@ import pytest
 from jaxrl import UsageError
 from jaxrl.run.results import RETURN
 from jaxrl.sweeps.lineage import Lineage, Stretch
-from jaxrl.sweeps.outcomes import DIVERGED, TERMINATED, TrialResult
+from jaxrl.sweeps.outcomes import DIVERGED, TERMINATED, TrialResult, thinned
 from jaxrl.sweeps.results import Sweep
 from jaxrl.sweeps.trials import trials_of
 from tests.programs import SMALL_CARTPOLE
@@ -165,3 +166,12 @@ def test_a_notebook_shows_a_trial_with_its_settings_and_its_score():
     lines = dict(rows_in(element.find("table")))
     assert lines == {"lr": "1.0", "seed": "0", "status": "terminated", "score": "90"}
     assert len(repr(best.trial)) < 500
+
+
+def test_a_long_curve_keeps_some_of_its_scores_and_its_last_one():
+    steps = list(range(1, 3001))
+    assert thinned((steps[:500], steps[:500])) == (steps[:500], steps[:500])
+    assert thinned((steps, steps)) == (steps[5::6], steps[5::6])
+    evaluated = [step if step % 10 == 0 else math.nan for step in steps]
+    assert thinned((steps, evaluated)) == (steps[9::10], steps[9::10])
+    assert thinned((steps, [math.nan] * 3000)) == ([], [])

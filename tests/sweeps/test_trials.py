@@ -66,6 +66,14 @@ def test_a_policy_is_named_before_the_setting():
     assert (config.for_policy("pol1").lr, config.for_policy("pol2").lr) == (1e-3, 1e-4)
 
 
+def test_a_swept_mapping_keeps_what_a_setting_beside_it_does_not_name():
+    arguments = {"env_args": {"width": 5}, "env_args.height": 4}
+    assert dict(applied(ARENA, arguments).env_args) == {"width": 5, "height": 4}
+    rates = {"per_policy": {"pol1": {"gamma": 0.5}}, "pol1.lr": 1e-3}
+    policy = applied(ARENA, rates).for_policy("pol1")
+    assert (policy.gamma, policy.lr) == (0.5, 1e-3)
+
+
 OWN_RATES = {"pol1": {"lr": 1e-3}, "pol2": {"lr": 2e-3}}
 
 

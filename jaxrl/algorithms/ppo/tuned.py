@@ -1,12 +1,11 @@
 """An environment's tuned settings beside what a user changes: the user's own network wins."""
 
-import numbers
 from collections.abc import Mapping
 from typing import Any
 
 from jaxrl.algorithms.hypers import schedules_of
 from jaxrl.algorithms.model_config import BUILT_IN
-from jaxrl.core.fields import without
+from jaxrl.core.fields import as_count, without
 from jaxrl.core.types import PolicyId
 
 TOTAL = "total_env_steps"
@@ -55,8 +54,9 @@ def resolve_tuned(
 
 def stretched(plain: Any, tuned: Mapping[str, Any], total: Any) -> Settings:
     """`tuned`, of all policies and of each, with its schedules over `total` steps of training."""
-    if TOTAL not in tuned or not isinstance(total, numbers.Real) or total == tuned[TOTAL]:
-        return dict(tuned)  # a total that is no number is refused by its check
+    total = as_count(total)
+    if TOTAL not in tuned or not isinstance(total, int) or total == tuned[TOTAL]:
+        return dict(tuned)  # a total that is no count is refused by its check
     names = schedules_of(type(plain))
     at = lambda step: int(part) if (part := step * total / tuned[TOTAL]).is_integer() else part
 

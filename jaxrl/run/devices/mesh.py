@@ -157,12 +157,12 @@ def by_environment(spec: RolloutSpec, axis: str = AXIS) -> RunnerState:
     )
 
 
-def recorded_by_environment(axis: str = AXIS) -> "RecordedSteps":
+def recorded_by_environment() -> "RecordedSteps":
     """Sharding of a chunk's recorded steps, [updates, T, ...]."""
     from jaxrl.rollout.recorded_steps import RecordedSteps
 
-    by_env = PartitionSpec(None, None, axis)
-    return RecordedSteps(PartitionSpec(None, None, None, axis), by_env, by_env)
+    by_env = PartitionSpec(None, None, AXIS)
+    return RecordedSteps(PartitionSpec(None, None, None, AXIS), by_env, by_env)
 
 
 def on_first_device(tree: PyTree) -> PyTree:

@@ -286,5 +286,7 @@ def _check_alike(policy: PolicyId, old: PolicyWeights, new: PolicyWeights) -> No
             raise UsageError(f"{what}: {list(after.shape)} where {list(before.shape)} belong")
         if not np.can_cast(after.dtype, before.dtype, "same_kind"):
             raise UsageError(f"{what}: {after.dtype} where {before.dtype} belongs")
+        with np.errstate(over="ignore"):
+            after = after.astype(before.dtype)
         if np.issubdtype(after.dtype, np.floating) and not np.all(np.isfinite(after)):
             raise UsageError(f"{what} must be finite numbers; they hold NaN or infinity")

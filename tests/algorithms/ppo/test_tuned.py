@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import numpy as np
 import pytest
 
 from jaxrl import PPOConfig, UsageError, make
@@ -48,7 +49,8 @@ def test_a_network_for_all_policies_takes_the_place_of_every_tuned_one(given):
 
 def test_tuned_schedules_reach_over_as_large_a_share_of_another_number_of_steps():
     assert tuned().lr == ((0, 2e-3), (2_000_000, 5e-4))
-    assert tuned(total_env_steps=4_000_000).lr == ((0, 2e-3), (4_000_000, 5e-4))
+    for steps in (4_000_000, 4e6, np.array(4_000_000), np.int32(4_000_000)):
+        assert tuned(total_env_steps=steps).lr == ((0, 2e-3), (4_000_000, 5e-4))
     pursuit = PPOConfig.tuned("pursuit", total_env_steps=2)  # its entropy falls for 3/4 of training
     assert (pursuit.lr[1], pursuit.entropy_coeff) == ((2, 0.0), ((0, 0.02), (1.5, 0.0)))
 

@@ -351,6 +351,10 @@ def test_weights_that_cannot_be_are_refused(trained):
             "must be finite numbers",
         ),
         (
+            {"pol1": jax.tree.map(lambda leaf: np.full_like(leaf, 1e39, float), before["pol1"])},
+            "must be finite numbers",
+        ),
+        (
             {"pol1": jax.tree.map(lambda leaf: leaf.astype(complex), before["pol1"])},
             "complex128 where float32 belongs",
         ),
