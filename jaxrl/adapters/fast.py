@@ -72,7 +72,7 @@ CHANGES: Mapping[str, Mapping[str, Any]] = MappingProxyType(
             for version in ("v4", "v5")
         },
         # Read as it is, a counter up to 4,000 slows learning down.
-        "jumanji:Snake-v1": {"ignore_observations": "step_count"},
+        "jumanji:Snake-v1": {"ignore_observations": ("step_count",)},
         # An episode has 26 steps. Rewards are below zero in a world without walls: see docs/ppo.md,
         # "Normalised returns".
         "jaxmarl:MPE_simple_spread_v3": {"normalize_returns": False, "gamma": 0.95},
