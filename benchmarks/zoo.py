@@ -48,7 +48,8 @@ PEERS: Mapping[str, Peer | None] = MappingProxyType(
         # One seed with the tutorial's settings and five epochs, measured by benchmarks/learning.py.
         "arena": Peer(24.2, 84_000, "RLlib, PPO"),
         "pursuit": None,
-        "waterworld": None,
+        # Measured by benchmarks/sb3_pettingzoo.py: the steps of all agents are twice as many.
+        "waterworld": Peer(-228.7, 98_304, "SB3, PPO"),
         "gymnax:Acrobot-v1": Peer(-73.5, 1_000_000, ZOO3, likeliest=True),
         "gymnax:MountainCar-v0": Peer(-110.4, 1_000_000, ZOO3, likeliest=True),
         "gymnax:MountainCarContinuous-v0": Peer(88.3, 20_000, ZOO3, likeliest=True),
@@ -78,9 +79,9 @@ PEERS: Mapping[str, Peer | None] = MappingProxyType(
         "xminigrid:MiniGrid-DoorKey-5x5": Peer(0.964, 100_000, ZOO3, likeliest=True),
         "navix:Navix-DoorKey-5x5-v0": Peer(1.0, 100_000, ZOO3, likeliest=True),
         "jumanji:Snake-v1": None,
-        # Measured by benchmarks/mappo.py: five seeds, the last quarter of training.
+        # Measured by benchmarks/mappo.py, the last quarter of training: five seeds, and one.
         "jaxmarl:MPE_simple_spread_v3": Peer(-53.2, 500_000, "JaxMARL, MAPPO"),
-        "jaxmarl:HeuristicEnemySMAX": None,
+        "jaxmarl:HeuristicEnemySMAX": Peer(8.9, 1_000_000, "JaxMARL, MAPPO"),
     }
 )
 SMALLEST: dict[str, Any] = {
