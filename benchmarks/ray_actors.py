@@ -56,7 +56,7 @@ def measured(learner: str, milliseconds: float, workers: int | str, turns: int) 
         results = [trainer.train() for _ in range(turns)]
     timers = {
         name: statistics.median(result["timers"][name] for result in results)
-        for name in ("env", "inference", "learning", "waiting")
+        for name in ("env", "inference", "recording", "learning", "waiting")
     }
     return timers | {
         "steps": [config.train_batch_size / result["time_this_iter_s"] for result in results]

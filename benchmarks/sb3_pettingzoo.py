@@ -4,8 +4,9 @@
     python benchmarks/sb3_pettingzoo.py waterworld pursuit --seeds 0 --out rows.jsonl
 
 The settings are those of `tutorials/SB3/waterworld/sb3_waterworld_vector.py` in PettingZoo's
-repository: 8 copies, a learning rate of 0.001, batches of 256, 196,608 steps of agents, MlpPolicy.
-Afterwards the policy plays with sampled actions. It needs nothing of `jaxrl`.
+repository: 8 copies, a learning rate of 0.001, batches of 256, MlpPolicy, 196,608 steps of agents
+and on to the end of a rollout. Afterwards the policy plays with sampled actions. It needs nothing
+of `jaxrl`.
 """
 
 import argparse
@@ -69,7 +70,7 @@ def main() -> None:
             torch.manual_seed(seed)
             began = time.perf_counter()
             model = trained(name, seed, arguments.agent_steps)
-            row = {"env": name, "seed": seed, "agent_steps": arguments.agent_steps}
+            row = {"env": name, "seed": seed, "agent_steps": model.num_timesteps}
             row |= {"seconds": round(time.perf_counter() - began)}
             row |= {"returns": played(name, model, arguments.episodes)}
             row["mean"] = sum(row["returns"]) / len(row["returns"])

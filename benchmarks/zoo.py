@@ -48,8 +48,8 @@ PEERS: Mapping[str, Peer | None] = MappingProxyType(
         # One seed with the tutorial's settings and five epochs, measured by benchmarks/learning.py.
         "arena": Peer(24.2, 84_000, "RLlib, PPO"),
         "pursuit": None,
-        # One seed, measured by benchmarks/sb3_pettingzoo.py; steps of agents are twice as many.
-        "waterworld": Peer(-228.7, 98_304, "SB3, PPO"),
+        # RLlib's examples/multi_agent/pettingzoo_parameter_sharing.py says so: one run.
+        "waterworld": Peer(0.32, 800_000, "RLlib, PPO"),
         "gymnax:Acrobot-v1": Peer(-73.5, 1_000_000, ZOO3, likeliest=True),
         "gymnax:MountainCar-v0": Peer(-110.4, 1_000_000, ZOO3, likeliest=True),
         "gymnax:MountainCarContinuous-v0": Peer(88.3, 20_000, ZOO3, likeliest=True),

@@ -59,7 +59,7 @@ def last_score(scores: Sequence[float]) -> float | None:
 
 
 def thinned(curve: Curve) -> Curve:
-    """A curve of at most `MOST_POINTS`: of a longer one some that have a score, and its last."""
+    """A curve of at most `MOST_POINTS`: of a longer one, points with a score and the last such."""
     steps, scores = curve
     if len(steps) <= MOST_POINTS:
         return curve

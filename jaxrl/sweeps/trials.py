@@ -199,11 +199,12 @@ def applied(config: Any, settings: Mapping[str, Any]) -> Any:
         else:
             by_policy.setdefault(first, {})[rest] = value
     if arguments:
-        common["env_args"] = {**dict(common.get("env_args", config.env_args)), **arguments}
+        common["env_args"] = _merged(common.get("env_args", config.env_args), arguments)
     if by_policy:
-        per_policy = dict(common.get("per_policy", config.per_policy))
-        for policy, overrides in by_policy.items():
-            per_policy[policy] = {**dict(per_policy.get(policy, {})), **overrides}
+        per_policy = _merged(common.get("per_policy", config.per_policy), {})
+        if isinstance(per_policy, dict):
+            for policy, overrides in by_policy.items():
+                per_policy[policy] = _merged(per_policy.get(policy, {}), overrides)
         common["per_policy"] = per_policy
     try:
         changed = config.replace(**common)
@@ -215,6 +216,14 @@ def applied(config: Any, settings: Mapping[str, Any]) -> Any:
         values = ", ".join(f"{name}={value}" for name, value in settings.items())
         raise UsageError(f"{error} (in the trial {values})" if values else str(error)) from None
     return changed
+
+
+def _merged(values: Any, changes: Mapping[str, Any]) -> Any:
+    """A mapping, or its pairs, with changes; what is neither stays for its check to refuse."""
+    try:
+        return {**dict(values or {}), **changes}
+    except (TypeError, ValueError):
+        return values
 
 
 def check_reaches(config: Any, name: str) -> None:

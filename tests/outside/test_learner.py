@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 
 import jaxrl
-from jaxrl.algorithms.offline_data import agents_of
 from jaxrl.core.spaces import Box, Discrete
 from jaxrl.episodes import MultiAgentEpisode, SingleAgentEpisode
 from tests.messages import refused
@@ -235,14 +234,19 @@ def test_a_step_that_does_not_fit_leaves_nothing_behind(of_two_agents):
     assert not of_two_agents.num_waiting
 
 
-def test_the_episode_of_one_agent_is_known_by_the_agent_or_by_its_policy(of_two_agents):
-    grouping, episode = of_two_agents._lanes.spec.grouping, SingleAgentEpisode()
-    with pytest.raises(jaxrl.UsageError, match="set its agent_id, or a module_id"):
-        agents_of(grouping, episode)
-    episode.module_id = "a"
-    assert agents_of(grouping, episode) == {"a": episode}
-    episode.agent_id = "b"
-    assert agents_of(grouping, episode) == {"b": episode}
+def test_the_episode_of_one_agent_is_known_by_the_agent_or_by_its_policy():
+    spaces = {"a": BOX, "b": BOX}, {"a": Discrete(2), "b": Discrete(3)}
+    learner = jaxrl.Learner(jaxrl.PPOConfig(env="external", **TINY), *spaces)
+    for names in ({}, {"module_id": "a"}, {"agent_id": "b"}):
+        seen = np.zeros((2, 3), np.float32)
+        steps = {"observations": seen, "actions": [1], "rewards": [1.0], "len_lookback_buffer": 0}
+        episode = SingleAgentEpisode(**steps, **names)
+        if names:
+            learner.add(episode)
+        else:
+            with pytest.raises(jaxrl.UsageError, match="set its agent_id, or a module_id"):
+                learner.add(episode)
+    assert [len(parts) for parts in learner._lanes._parts.values()] == [1, 1]
 
 
 def test_what_waits_to_be_learned_from_stays_as_it_was_added():

@@ -72,6 +72,9 @@ def test_a_swept_mapping_keeps_what_a_setting_beside_it_does_not_name():
     rates = {"per_policy": {"pol1": {"gamma": 0.5}}, "pol1.lr": 1e-3}
     policy = applied(ARENA, rates).for_policy("pol1")
     assert (policy.gamma, policy.lr) == (0.5, 1e-3)
+    for wrong in ({"env_args": 5}, {"per_policy": 5}, {"per_policy": {"pol1": 5}}):
+        with pytest.raises(UsageError, match=f"{next(iter(wrong))}.* must be"):
+            applied(ARENA, {**wrong, "env_args.height": 4, "pol1.lr": 1e-3})
 
 
 OWN_RATES = {"pol1": {"lr": 1e-3}, "pol2": {"lr": 2e-3}}
