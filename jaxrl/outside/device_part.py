@@ -48,6 +48,7 @@ class DevicePart:
     ):
         statics = game.spec, num_steps
         self._game = game
+        self._steps: OutsideSteps | None = None  # taken, and not recorded yet
         self._chosen, self._draws = _begin(statics, game.packed, envs, randomness, game.env_params)
 
     @property
@@ -56,19 +57,21 @@ class DevicePart:
         return self._chosen.actions
 
     def take(self, steps: OutsideSteps) -> None:
-        """Records a step, and chooses the next actions."""
+        """Keeps a step; its arrays are whole until the next one is asked for."""
+        self._steps = steps
+
+    def choose(self) -> None:
+        """Records the step that was taken, and chooses the next actions."""
         game, (playing, outputs, _) = self._game, self._chosen
         self._chosen = _advance(
-            game.spec, game.packed, (playing, outputs), steps, self._draws, game.env_params
+            game.spec, game.packed, (playing, outputs), self._steps, self._draws, game.env_params
         )
         # The arrays of the step belong to whoever stepped, who changes them next.
         jax.block_until_ready(self._chosen.actions)
 
-    def choose(self) -> None:
-        """Nothing: `take` has chosen."""
-
     def finished(self) -> Playing:
         """The copies, and what was recorded of them: all steps."""
+        self.choose()  # of no use but to record the last step
         return self._chosen.playing
 
 
