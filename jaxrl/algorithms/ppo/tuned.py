@@ -55,8 +55,9 @@ def resolve_tuned(
 def stretched(plain: Any, tuned: Mapping[str, Any], total: Any) -> Settings:
     """`tuned`, of all policies and of each, with its schedules over `total` steps of training."""
     total = as_count(total)
-    if TOTAL not in tuned or not isinstance(total, int) or total == tuned[TOTAL]:
-        return dict(tuned)  # a total that is no count is refused by its check
+    is_count = isinstance(total, int) and total > 0  # what is none is refused by its check
+    if TOTAL not in tuned or not is_count or total == tuned[TOTAL]:
+        return dict(tuned)
     names = schedules_of(type(plain))
     at = lambda step: int(part) if (part := step * total / tuned[TOTAL]).is_integer() else part
 
