@@ -8,6 +8,7 @@ import contextlib
 import importlib
 import importlib.util
 import json
+import logging
 import re
 import shlex
 import sys
@@ -114,6 +115,10 @@ def run(modules, tmp_path, monkeypatch):
     monkeypatch.setattr(parser, "parse_args", parse_once)
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.setattr(sys, "path", sys.path.copy())
+    logger = logging.getLogger("jaxrl")  # a simulated Ray actor keeps it to itself
+    monkeypatch.setattr(logger, "propagate", logger.propagate)
+    monkeypatch.setattr(logger, "handlers", logger.handlers.copy())
+    level = logger.level
     monkeypatch.chdir(tmp_path)
 
     def run_one(script, *words):
@@ -121,7 +126,8 @@ def run(modules, tmp_path, monkeypatch):
         with jax.numpy_rank_promotion("allow"):
             modules(script).main()
 
-    return run_one
+    yield run_one
+    logger.setLevel(level)
 
 
 def check_tables(text):
