@@ -250,7 +250,8 @@ def _check_levels(levels: Sequence[Mapping[str, Any]], params: PyTree) -> None:
                 is_finite = False
             if not is_finite:
                 raise UsageError(
-                    f"{what}: {name}={brief(value)} must be a finite number, as in params"
+                    f"{what}: {name}={brief(value)} must be a finite number, and below 2^31 where "
+                    "params has an integer"
                 )
             _check_value(f"{what}: {name}", jnp.asarray(getattr(params, name)), new)
 

@@ -1,12 +1,11 @@
 """The criteria by which training ends, read from the result tree."""
 
 import math
-import numbers
 from collections.abc import Collection, Mapping
 from typing import Any
 
 from jaxrl.core.errors import UsageError, brief, unknown_result
-from jaxrl.core.fields import FLOAT32
+from jaxrl.core.fields import FLOAT32, as_number
 from jaxrl.run.results import ITERATIONS, Lifetime, Result, lookup
 
 LIFETIME_STEPS = ("num_env_steps_sampled_lifetime", "env_runners/num_env_steps_sampled_lifetime")
@@ -53,11 +52,9 @@ def check_stop(stop: Mapping[str, float], names: Collection[str] | None) -> None
     for path, threshold in stop.items():
         if names is not None and path not in names:
             raise unknown_result("stop criterion", path, names)
-        if (
-            isinstance(threshold, bool)
-            or not isinstance(threshold, numbers.Real)
-            or threshold != threshold
-        ):
+        number = as_number(threshold)  # files hold int and float alone
+        is_number = isinstance(number, int | float) and not isinstance(number, bool)
+        if not is_number or number != number:
             raise UsageError(f"stop criterion {path}={brief(threshold)} must be a number")
 
 

@@ -63,7 +63,7 @@ class ServedPolicies:
         return self._of_known(values)
 
     def numbers(self, values: protocol.Numbers, what: str) -> dict[AgentId, float]:
-        """A message's numbers by agent, which those of one agent may be too."""
+        """A message's numbers by agent; that of a single agent may come without its name."""
         if isinstance(values, dict):
             return self._of_known(values)
         return self.by_agent(values, what)

@@ -59,7 +59,7 @@ def last_score(scores: Sequence[float]) -> float | None:
 
 
 def thinned(curve: Curve) -> Curve:
-    """A curve of at most `MOST_POINTS`: of a longer one, points with a score and the last such."""
+    """At most `MOST_POINTS` points of a curve: of a longer one every k-th score, and its last."""
     steps, scores = curve
     if len(steps) <= MOST_POINTS:
         return curve

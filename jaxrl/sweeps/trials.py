@@ -219,9 +219,9 @@ def applied(config: Any, settings: Mapping[str, Any]) -> Any:
 
 
 def _merged(values: Any, changes: Mapping[str, Any]) -> Any:
-    """A mapping, or its pairs, with changes; what is neither stays for its check to refuse."""
+    """A mapping, or its pairs, with changes; anything else as it is, for its check to refuse."""
     try:
-        return {**dict(values or {}), **changes}
+        return {**dict(() if values is None else values), **changes}
     except (TypeError, ValueError):
         return values
 

@@ -9,6 +9,7 @@ import signal
 import socket
 import threading
 import time
+from fractions import Fraction
 from pathlib import Path
 
 import jax
@@ -17,6 +18,8 @@ import pytest
 
 from jaxrl import PPOConfig, Trainer, UsageError
 from jaxrl.run.results import flatten, lookup
+from jaxrl.run.settings import RunSettings
+from jaxrl.run.stopping import check_stop
 from tests.messages import refusal, refused
 from tests.probes import Leavers, Probe
 from tests.programs import SMALL_ARENA as CONFIG
@@ -194,6 +197,16 @@ def test_a_trainer_makes_its_folder_again_after_a_wrong_criterion_and_keeps_what
             trainer.fit({"training_iteration": 2})
     assert [line["training_iteration"] for line in lines_of(folder)] == [1, 2]
     assert {"config.json", "checkpoints"} <= set(os.listdir(folder))
+
+
+@pytest.mark.parametrize("least", [Fraction(1, 2), True, math.nan, "x"])
+def test_a_criterion_that_is_no_int_or_float_is_refused_wherever_it_is_given(least):
+    stop = {"training_iteration": least}
+    for give in (lambda: RunSettings(stop=stop), lambda: check_stop(stop, None)):
+        with pytest.raises(UsageError, match=r"^stop criterion training_iteration=.* must be a num"):
+            give()
+    assert RunSettings(stop={"training_iteration": np.float32(2.5)}).stop is not None
+    check_stop({"training_iteration": np.float32(2.5)}, None)
 
 
 @pytest.mark.long

@@ -55,7 +55,7 @@ def resolve_tuned(
 def stretched(plain: Any, tuned: Mapping[str, Any], total: Any) -> Settings:
     """`tuned`, of all policies and of each, with its schedules over `total` steps of training."""
     total = as_count(total)
-    is_count = isinstance(total, int) and total > 0  # what is none is refused by its check
+    is_count = isinstance(total, int) and total > 0  # anything else is refused by its check
     if TOTAL not in tuned or not is_count or total == tuned[TOTAL]:
         return dict(tuned)
     names = schedules_of(type(plain))

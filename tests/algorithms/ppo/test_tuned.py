@@ -51,7 +51,7 @@ def test_tuned_schedules_reach_over_as_large_a_share_of_another_number_of_steps(
     assert tuned().lr == ((0, 2e-3), (2_000_000, 5e-4))
     for steps in (4_000_000, 4e6, np.array(4_000_000), np.int32(4_000_000)):
         assert tuned(total_env_steps=steps).lr == ((0, 2e-3), (4_000_000, 5e-4))
-    with pytest.raises(UsageError, match="^total_env_steps=-5 must be an integer"):
+    with pytest.raises(UsageError, match=r"^total_env_steps=-5 must be an integer"):
         tuned(total_env_steps=-5)
     pursuit = PPOConfig.tuned("pursuit", total_env_steps=2)  # its entropy falls for 3/4 of training
     assert (pursuit.lr[1], pursuit.entropy_coeff) == ((2, 0.0), ((0, 0.02), (1.5, 0.0)))
