@@ -203,7 +203,7 @@ def test_a_trainer_makes_its_folder_again_after_a_wrong_criterion_and_keeps_what
 def test_a_criterion_that_is_no_int_or_float_is_refused_wherever_it_is_given(least):
     stop = {"training_iteration": least}
     for give in (lambda: RunSettings(stop=stop), lambda: check_stop(stop, None)):
-        with pytest.raises(UsageError, match=r"^stop criterion training_iteration=.* must be a num"):
+        with pytest.raises(UsageError, match=r"^stop criterion training_iteration=.* must be a"):
             give()
     assert RunSettings(stop={"training_iteration": np.float32(2.5)}).stop is not None
     check_stop({"training_iteration": np.float32(2.5)}, None)
