@@ -7,6 +7,7 @@ from typing import Any
 
 from jaxrl.algorithms.task_settings import EVERYBODY
 from jaxrl.cli.algorithms import OF_RLLIB
+from jaxrl.cli.ctrl_c import hear_ctrl_c
 from jaxrl.cli.flags import CompileFlags, Flag, find_modules_here, flags_of, given_flags, read_flags
 from jaxrl.cli.help import show_help
 from jaxrl.cli.rllib_file import check_is_of
@@ -265,6 +266,7 @@ def run_command(
     """
     argv, prog = list(sys.argv[1:] if argv is None else argv), program(name)
     flags = play_flags(defaults)
+    hear_ctrl_c()
     try:
         show_help(argv, flags, prog, description)
         texts = given_flags(argv, flags, positional="run")

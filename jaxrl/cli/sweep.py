@@ -16,6 +16,7 @@ from jaxrl.cli.algorithms import (
     example,
     named_in,
 )
+from jaxrl.cli.ctrl_c import hear_ctrl_c
 from jaxrl.cli.flags import (
     CompileFlags,
     Flag,
@@ -155,6 +156,7 @@ def sweep_flags(config: AlgorithmConfig | None = None, algorithm: str = "ppo") -
 def run_sweep(argv: Sequence[str] | None = None) -> None:
     """Train every combination of settings with several seeds, a program for each shape."""
     words = list(sys.argv[1:] if argv is None else argv)
+    hear_ctrl_c()
     try:
         done, is_quiet = _sweep(words)
     except UsageError as error:

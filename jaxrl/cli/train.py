@@ -19,6 +19,7 @@ from jaxrl.cli.algorithms import (
     example,
     named_in,
 )
+from jaxrl.cli.ctrl_c import hear_ctrl_c
 from jaxrl.cli.flags import (
     CompileFlags,
     Flag,
@@ -182,6 +183,7 @@ def train_bc(argv: Sequence[str] | None = None) -> None:
 def _train(argv: Sequence[str], algorithm: str) -> None:
     started, trainer = time.perf_counter(), None
     machine.limit_arenas()
+    hear_ctrl_c()
     try:
         order = parse(argv, algorithm)
         if order.hosts:

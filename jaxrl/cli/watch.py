@@ -2,13 +2,13 @@
 
 import dataclasses
 import os
-import signal
 from collections.abc import Sequence
 from typing import Any
 
 import jax
 
 from jaxrl.cli.browser import open_page
+from jaxrl.cli.ctrl_c import hear_ctrl_c
 from jaxrl.cli.evaluate import CHECKPOINTS, TRUST, run_command
 from jaxrl.core.fields import count, flag, setting
 from jaxrl.core.plan import labelled
@@ -57,8 +57,7 @@ def report(argv: Sequence[str] | None = None) -> None:
 
 def _watch(run: str, options: WatchOptions) -> None:
     server = LiveServer(open_folder(run, trust=options.trust), options.port)
-    # A shell starts what it runs in the background deaf to Ctrl-C's signal.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    hear_ctrl_c(where_ignored=True)
     if options.open:
         open_page(server.address)
     if hasattr(os, "nice"):

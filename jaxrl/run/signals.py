@@ -1,15 +1,34 @@
 """Stop signals (Ctrl-C, SIGTERM, SIGHUP): training stops between two chunks, not within one."""
 
+import _thread
+import gc
 import signal
 import threading
 from collections.abc import Callable
 from contextlib import contextmanager
+from types import FrameType
 
 # Job schedulers send SIGTERM before they kill; SIGHUP comes when the terminal closes, but not on
 # Windows.
 SIGNALS = tuple(
     getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
 )
+LATER_SECONDS = 0.01
+
+
+def break_off(number: int, frame: FrameType | None) -> None:
+    """Handler that raises `KeyboardInterrupt`, also if the garbage collector is at work.
+
+    A signal that comes during a collection is handled within JAX's callback of the collector, from
+    which Python lets no exception out; so the handler is called a second time, a little later.
+    """
+    callbacks = {getattr(callback, "__code__", None) for callback in gc.callbacks}
+    while frame is not None:
+        if frame.f_code in callbacks:
+            threading.Timer(LATER_SECONDS, _thread.interrupt_main, [number]).start()
+            return
+        frame = frame.f_back
+    raise KeyboardInterrupt
 
 
 class StopSignal:
@@ -51,8 +70,9 @@ class StopSignal:
 
     def _hear(self, number, frame) -> None:
         if self.heard:
-            raise KeyboardInterrupt
-        self.hear("Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name)
+            break_off(number, frame)
+        else:
+            self.hear("Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name)
 
 
 def _wanted() -> list[signal.Signals]:

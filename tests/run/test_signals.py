@@ -1,0 +1,72 @@
+"""Ctrl-C reaches a command whatever Python is doing."""
+
+import gc
+import signal
+import time
+
+import pytest
+
+from jaxrl.cli.ctrl_c import hear_ctrl_c
+from jaxrl.run.signals import StopSignal, break_off
+
+
+@pytest.fixture
+def former_handler():
+    handler = signal.getsignal(signal.SIGINT)
+    yield handler
+    signal.signal(signal.SIGINT, handler)
+
+
+@pytest.fixture
+def collector(former_handler):
+    """Sends Ctrl-C's signal at the end of a collection, where JAX has a callback too."""
+
+    sent = []
+
+    def interrupt(phase, info):
+        if phase == "stop" and not sent:
+            sent.append(phase)
+            signal.raise_signal(signal.SIGINT)
+
+    gc.callbacks.append(interrupt)
+    yield gc.collect
+    gc.callbacks.remove(interrupt)
+
+
+def collect_and_wait(collect):
+    collect()
+    for _ in range(1000):
+        time.sleep(0.01)
+
+
+def test_ctrl_c_during_a_collection_breaks_off_soon_after(collector):
+    hear_ctrl_c()
+    with pytest.raises(KeyboardInterrupt):
+        collect_and_wait(collector)
+
+
+def test_the_second_ctrl_c_of_a_training_counts_during_a_collection_too(collector):
+    said = []
+    with pytest.raises(KeyboardInterrupt), StopSignal(said.append).listening():
+        signal.raise_signal(signal.SIGINT)
+        collect_and_wait(collector)
+    assert len(said) == 1
+
+
+@pytest.mark.parametrize("where_ignored", [False, True])
+def test_a_command_in_the_background_stays_deaf_unless_it_is_a_server(
+    former_handler, where_ignored
+):
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    hear_ctrl_c(where_ignored=where_ignored)
+    heard = break_off if where_ignored else signal.SIG_IGN
+    assert signal.getsignal(signal.SIGINT) == heard
+
+
+def test_a_handler_of_the_caller_stays(former_handler):
+    def theirs(number, frame):
+        raise AssertionError
+
+    signal.signal(signal.SIGINT, theirs)
+    hear_ctrl_c(where_ignored=True)
+    assert signal.getsignal(signal.SIGINT) == theirs
