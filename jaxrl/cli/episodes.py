@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from jaxrl.cli.ending import ends_in_one_line
 from jaxrl.cli.flags import flag_name, flags_of, given_flags, read_flags
 from jaxrl.cli.help import show_help
 from jaxrl.core.env import lift
@@ -80,7 +81,7 @@ class EpisodesOptions:
 def episodes(argv: Sequence[str] | None = None) -> None:
     """Print what a folder of episodes, or minari:NAME, holds: DIR [flags]."""
     words = list(sys.argv[1:] if argv is None else argv)
-    try:
+    with ends_in_one_line("episodes"):
         flags = flags_of(EpisodesOptions())
         show_help(words, flags, program("episodes"), episodes.__doc__)
         texts = given_flags(words, flags, positional="folder")
@@ -117,9 +118,6 @@ def episodes(argv: Sequence[str] | None = None) -> None:
             print_answer(labelled("written to", options.parquet))
         else:
             print_answer(statistics_of(found, folders[0]))
-    except UsageError as error:
-        print(f"{program('episodes')}: {error}", file=sys.stderr)
-        sys.exit(2)
 
 
 def _check_together(options: EpisodesOptions, texts: Mapping[str, Any]) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from jaxrl.algorithms.task_settings import EVERYBODY
 from jaxrl.cli.algorithms import OF_RLLIB
-from jaxrl.cli.ctrl_c import hear_ctrl_c
+from jaxrl.cli.ending import ends_in_one_line
 from jaxrl.cli.flags import CompileFlags, Flag, find_modules_here, flags_of, given_flags, read_flags
 from jaxrl.cli.help import show_help
 from jaxrl.cli.rllib_file import check_is_of
@@ -264,11 +264,10 @@ def run_command(
     Args:
         find: gives the folder that a path means, such as the newest for `runs/arena/latest`.
     """
-    argv, prog = list(sys.argv[1:] if argv is None else argv), program(name)
+    argv = list(sys.argv[1:] if argv is None else argv)
     flags = play_flags(defaults)
-    hear_ctrl_c()
-    try:
-        show_help(argv, flags, prog, description)
+    with ends_in_one_line(name):
+        show_help(argv, flags, program(name), description)
         texts = given_flags(argv, flags, positional="run")
         paths = texts.pop("run", [])
         if len(paths) != 1:
@@ -285,8 +284,3 @@ def run_command(
             find_modules_here()
         compile_cache.use(cache)
         play(run, options)
-    except UsageError as error:
-        print(f"{prog}: {error}", file=sys.stderr)
-        sys.exit(2)
-    except KeyboardInterrupt:
-        sys.exit(f"{prog}: stopped")

@@ -7,6 +7,7 @@ from importlib.metadata import version
 
 import jaxrl
 from jaxrl.cli.completion import SHELLS, completion
+from jaxrl.cli.ending import ends_in_one_line
 from jaxrl.cli.episodes import EpisodesOptions, episodes
 from jaxrl.cli.evaluate import EvaluateOptions, RenderOptions, evaluate, play_flags, render, rollout
 from jaxrl.cli.export import ExportOptions, export
@@ -109,13 +110,10 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def _completion(words: Sequence[str]) -> None:
     """Prints the script by which a shell completes the command."""
-    try:
+    with ends_in_one_line("completion"):
         if len(words) != 1:
             raise UsageError(f"name one shell: {', '.join(SHELLS)}")
         flags = all_flags()
         print_answer(
             completion(words[0], {name: (COMMANDS[name].__doc__, flags[name]) for name in COMMANDS})
         )
-    except UsageError as error:
-        print(f"jaxrl completion: {error}", file=sys.stderr)
-        sys.exit(2)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from jaxrl.cli.ending import ends_in_one_line
 from jaxrl.cli.flags import flags_of, given_flags
 from jaxrl.cli.help import show_help
 from jaxrl.core.errors import UsageError
@@ -46,7 +47,7 @@ def plot(argv: Sequence[str] | None = None) -> None:
     A folder of runs stands for all runs in it.
     """
     words = list(sys.argv[1:] if argv is None else argv)
-    try:
+    with ends_in_one_line("plot"):
         flags = flags_of(PlotOptions())
         show_help(words, flags, program("plot"), plot.__doc__)
         texts = given_flags(words, flags, positional="runs")
@@ -58,9 +59,6 @@ def plot(argv: Sequence[str] | None = None) -> None:
         if not found:
             raise UsageError("which runs? give their folders, such as runs/arena/latest")
         write_plot(list({path.resolve(): path for path in found}.values()), options)
-    except UsageError as error:
-        print(f"{program('plot')}: {error}", file=sys.stderr)
-        sys.exit(2)
     print_answer(labelled("look at", options.out))
 
 

@@ -16,7 +16,7 @@ from jaxrl.cli.algorithms import (
     example,
     named_in,
 )
-from jaxrl.cli.ctrl_c import hear_ctrl_c
+from jaxrl.cli.ending import ends_in_one_line
 from jaxrl.cli.flags import (
     CompileFlags,
     Flag,
@@ -156,16 +156,11 @@ def sweep_flags(config: AlgorithmConfig | None = None, algorithm: str = "ppo") -
 def run_sweep(argv: Sequence[str] | None = None) -> None:
     """Train every combination of settings with several seeds, a program for each shape."""
     words = list(sys.argv[1:] if argv is None else argv)
-    hear_ctrl_c()
-    try:
-        done, is_quiet = _sweep(words)
-    except UsageError as error:
-        print(f"{program('sweep')}: {error}", file=sys.stderr)
-        sys.exit(2)
-    except OSError as error:  # of what could not be written
-        sys.exit(f"{program('sweep')}: {one_line(error)}; --resume trains what is missing")
-    except KeyboardInterrupt:
-        sys.exit(f"{program('sweep')}: stopped; the finished trials are kept")
+    with ends_in_one_line("sweep", "stopped; the finished trials are kept"):
+        try:
+            done, is_quiet = _sweep(words)
+        except OSError as error:  # of what could not be written
+            sys.exit(f"{program('sweep')}: {one_line(error)}; --resume trains what is missing")
     if not is_quiet:
         print_answer(summary(done))
 

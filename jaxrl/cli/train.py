@@ -19,7 +19,7 @@ from jaxrl.cli.algorithms import (
     example,
     named_in,
 )
-from jaxrl.cli.ctrl_c import hear_ctrl_c
+from jaxrl.cli.ending import ends_in_one_line
 from jaxrl.cli.flags import (
     CompileFlags,
     Flag,
@@ -180,10 +180,10 @@ def train_bc(argv: Sequence[str] | None = None) -> None:
     _train(sys.argv[1:] if argv is None else argv, "bc")
 
 
+@ends_in_one_line("train", "stopped before the first result")
 def _train(argv: Sequence[str], algorithm: str) -> None:
     started, trainer = time.perf_counter(), None
     machine.limit_arenas()
-    hear_ctrl_c()
     try:
         order = parse(argv, algorithm)
         if order.hosts:
@@ -207,11 +207,10 @@ def _train(argv: Sequence[str], algorithm: str) -> None:
             trainer.fit()
         if order.profile and not trainer.interrupt.heard:
             trainer.profile()
-    except UsageError as error:
+    except UsageError:
         if trainer is not None:
             trainer.stop()
-        print(f"{program('train')}: {error}", file=sys.stderr)
-        sys.exit(2)
+        raise
     except Diverged as error:
         trainer.stop()
         sys.exit(f"{program('train')}: training has diverged: {error}")
@@ -221,7 +220,7 @@ def _train(argv: Sequence[str], algorithm: str) -> None:
     except KeyboardInterrupt:
         pass
     if trainer is None or trainer.last_result is None:
-        sys.exit(f"{program('train')}: stopped before the first result")
+        raise KeyboardInterrupt
     failed = trainer.stop()
     if not trainer.processes.is_leader:
         return

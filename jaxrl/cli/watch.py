@@ -8,7 +8,7 @@ from typing import Any
 import jax
 
 from jaxrl.cli.browser import open_page
-from jaxrl.cli.ctrl_c import hear_ctrl_c
+from jaxrl.cli.ending import hear_ctrl_c
 from jaxrl.cli.evaluate import CHECKPOINTS, TRUST, run_command
 from jaxrl.core.fields import count, flag, setting
 from jaxrl.core.plan import labelled

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from jaxrl.cli.algorithms import config_of
+from jaxrl.cli.ending import ends_in_one_line
 from jaxrl.cli.evaluate import TRUST
 from jaxrl.cli.flags import CompileFlags, Flag, flags_of, given_flags, read_flags
 from jaxrl.cli.help import show_help
-from jaxrl.core.errors import UsageError
 from jaxrl.core.fields import check_all, count, flag, setting
 from jaxrl.core.words import text_of
 from jaxrl.publishing import zoo as kept
@@ -18,6 +18,7 @@ from jaxrl.run.command_line import program
 from jaxrl.run.devices import compile_cache
 from jaxrl.run.logging.console import print_answer
 
+STOPPED = "stopped; the same command goes on"
 OF_EACH = ("seeds", "episodes", "quiet", "trust")  # flags of each environment
 
 
@@ -51,7 +52,7 @@ def zoo(argv: Sequence[str] | None = None) -> None:
     Without an environment it shows what the zoo has.
     """
     words = list(sys.argv[1:] if argv is None else argv)
-    try:
+    with ends_in_one_line("zoo", STOPPED):
         flags = zoo_flags()
         show_help(words, flags, program("zoo"), zoo.__doc__)
         texts = given_flags(words, flags, positional="envs")
@@ -65,8 +66,5 @@ def zoo(argv: Sequence[str] | None = None) -> None:
         for config in configs:
             chosen = {name: getattr(options, name) for name in OF_EACH}
             if kept.add(config, options.to, **chosen) is None:
-                sys.exit(f"{program('zoo')}: stopped; the same command goes on")
+                sys.exit(f"{program('zoo')}: {STOPPED}")
         print_answer(kept.shown(kept.exhibits(options.to)))
-    except UsageError as error:
-        print(f"{program('zoo')}: {error}", file=sys.stderr)
-        sys.exit(2)

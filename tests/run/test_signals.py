@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from jaxrl.cli.ctrl_c import hear_ctrl_c
+from jaxrl.cli.ending import hear_ctrl_c
 from jaxrl.run.signals import StopSignal, break_off
 
 

@@ -1,0 +1,41 @@
+"""The one line in which a command ends: for a mistake as for Ctrl-C."""
+
+import contextlib
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+
+from jaxrl.core.errors import UsageError
+from jaxrl.run.command_line import program
+from jaxrl.run.signals import break_off
+
+
+@contextlib.contextmanager
+def ends_in_one_line(name: str, stopped: str = "stopped") -> Iterator[None]:
+    """Ends the command `name` with one line: with code 2 at a `UsageError`, with 1 at Ctrl-C.
+
+    Args:
+        stopped: what Ctrl-C's line says.
+    """
+    hear_ctrl_c()
+    try:
+        yield
+    except UsageError as error:
+        print(f"{program(name)}: {error}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        sys.exit(f"{program(name)}: {stopped}")
+
+
+def hear_ctrl_c(*, where_ignored: bool = False) -> None:
+    """Lets Ctrl-C `break_off` the command of this process.
+
+    Args:
+        where_ignored: also where the signal is ignored, as shells arrange it for what they run in
+            the background.
+    """
+    handler = signal.getsignal(signal.SIGINT)
+    replaced = {signal.default_int_handler, *([signal.SIG_IGN] if where_ignored else [])}
+    if handler in replaced and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, break_off)
