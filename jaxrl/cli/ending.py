@@ -1,13 +1,15 @@
 """The one line in which a command ends: for a mistake as for Ctrl-C."""
 
 import contextlib
+import os
 import signal
 import sys
 import threading
 from collections.abc import Iterator
+from typing import NoReturn
 
 from jaxrl.core.errors import UsageError
-from jaxrl.run.command_line import program
+from jaxrl.run.command_line import is_of_a_command, program
 from jaxrl.run.signals import break_off
 
 
@@ -25,7 +27,21 @@ def ends_in_one_line(name: str, stopped: str = "stopped") -> Iterator[None]:
         print(f"{program(name)}: {error}", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:
-        sys.exit(f"{program(name)}: {stopped}")
+        print(f"{program(name)}: {stopped}", file=sys.stderr)
+        leave(1)
+
+
+def leave(code: int) -> NoReturn:
+    """Ends the command after Ctrl-C.
+
+    What XLA is compiling then, it goes on to compile, and Python must not take itself down
+    meanwhile: that ends in a segmentation fault.
+    """
+    if is_of_a_command():
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    sys.exit(code)
 
 
 def hear_ctrl_c(*, where_ignored: bool = False) -> None:

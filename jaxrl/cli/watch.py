@@ -8,7 +8,7 @@ from typing import Any
 import jax
 
 from jaxrl.cli.browser import open_page
-from jaxrl.cli.ending import hear_ctrl_c
+from jaxrl.cli.ending import hear_ctrl_c, leave
 from jaxrl.cli.evaluate import CHECKPOINTS, TRUST, run_command
 from jaxrl.core.fields import count, flag, setting
 from jaxrl.core.plan import labelled
@@ -67,6 +67,7 @@ def _watch(run: str, options: WatchOptions) -> None:
         server.serve()
     except KeyboardInterrupt:
         print_answer("stopped; the run itself is as it was")
+        leave(0)
 
 
 def _report(run: str, options: ReportOptions) -> None:

@@ -40,6 +40,11 @@ def program(name: str) -> str:
     return f"jaxrl {name}" if script is None else _script_of(name, script)
 
 
+def is_of_a_command() -> bool:
+    """True if this process runs a command, False if it is a program that calls one."""
+    return _script() is not None or _is_module() or Path(sys.argv[0]).stem == "jaxrl"
+
+
 def _script_of(name: str, running: Path) -> str:
     """The script for a command, beside the one that runs."""
     return running.name if name == "train" and running.name in TRAINING else SCRIPTS[name]

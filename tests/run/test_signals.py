@@ -2,6 +2,8 @@
 
 import gc
 import signal
+import subprocess
+import sys
 import time
 
 import pytest
@@ -70,3 +72,31 @@ def test_a_handler_of_the_caller_stays(former_handler):
     signal.signal(signal.SIGINT, theirs)
     hear_ctrl_c(where_ignored=True)
     assert signal.getsignal(signal.SIGINT) == theirs
+
+
+COMPILING = """
+import signal, sys, threading
+import jax, jax.numpy as jnp
+from jaxrl.cli.ending import ends_in_one_line
+
+sys.argv = ["jaxrl"]
+
+def long_program(x):
+    for _ in range(400):
+        x = jnp.sort(jnp.sin(x @ x), axis=0)
+    return x
+
+lowered = jax.jit(long_program).lower(jnp.ones((7, 7)))
+with ends_in_one_line("evaluate", "stopped"):
+    threading.Timer(0.5, signal.raise_signal, [signal.SIGINT]).start()
+    lowered.compile()
+    print("compiled too soon")
+"""
+
+
+@pytest.mark.long
+def test_ctrl_c_while_a_program_is_compiled_ends_a_command_in_one_line():
+    done = subprocess.run(
+        [sys.executable, "-c", COMPILING], capture_output=True, text=True, timeout=120
+    )
+    assert (done.stdout, done.stderr, done.returncode) == ("", "jaxrl evaluate: stopped\n", 1)
