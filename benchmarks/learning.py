@@ -315,8 +315,8 @@ def draw(rows: list[dict], out: Path) -> None:
                     if point["return_mean"] is not None:
                         points.setdefault(point["env_steps"], []).append(point["return_mean"])
         if curves:
-            where = out.with_name(f"{out.stem}-{task}.jsonl")
-            report.lines(where, task, ("environment steps", "return of the iteration"), curves)
+            unit = ("environment steps", "return of the iteration")
+            report.lines(out, task, unit, curves, name=task)
 
 
 def _last(curve: list[dict]) -> dict:

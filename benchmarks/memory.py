@@ -187,9 +187,12 @@ def main() -> None:
             report.keep([row], arguments.out)
             tenths = zip(*learned["curves"], strict=True)
             groups[network] = {(i + 1) * steps // 10: values for i, values in enumerate(tenths)}
-        picture = arguments.out.with_name(f"{arguments.out.stem}-{task}.jsonl")
         report.lines(
-            picture, f"{task}: with and without memory", ("environment steps", "return"), groups
+            arguments.out,
+            f"{task}: with and without memory",
+            ("environment steps", "return"),
+            groups,
+            name=task,
         )
     titles = [
         "task",

@@ -181,11 +181,13 @@ def lines(
     unit: tuple[str, str],
     curves: dict[str, dict[float, Sequence[float]]],
     *,
+    name: str = "",
     log=False,
 ):
     """A picture beside `out`: {who: {x: values}}, lines through the medians in bands of the range.
 
-    `unit` says what the two axes count; `log` makes both logarithmic.
+    `unit` says what the two axes count; `name` is added to the file's; `log` makes both axes
+    logarithmic.
     """
     from matplotlib.figure import Figure
 
@@ -214,16 +216,16 @@ def lines(
         axes.set_yscale("log")
     axes.set_ylabel(unit[1], color=QUIET)
     axes.legend(frameon=False, fontsize=8)
-    _finish(figure, axes, title, unit[0], out)
+    _finish(figure, axes, title, unit[0], out, name)
 
 
-def _finish(figure, axes, title: str, unit: str, out: Path) -> None:
+def _finish(figure, axes, title: str, unit: str, out: Path, name: str = "") -> None:
     axes.set_title(title, loc="left", color=INK)
     axes.set_xlabel(unit, color=QUIET)
     axes.grid(axis="both", color=RULE, linewidth=0.6)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
-    path = out.with_suffix(".png")
+    path = out.with_name("-".join(filter(None, [out.stem, name])) + ".png")
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path)
     print(f"rows {out}, picture {path}")

@@ -262,8 +262,8 @@ def main() -> None:
         curves = {}
         for row in answers:
             curves.setdefault(row["what"], {})[row["number"]] = row["steps_per_s"]
-        picture = arguments.out.with_name(f"{arguments.out.stem}-{over}.jsonl")
-        report.lines(picture, f"More {over}", (over, "environment steps/s"), curves, log=True)
+        unit = (over, "environment steps/s")
+        report.lines(arguments.out, f"More {over}", unit, curves, name=over, log=True)
         rows += answers
 
 
