@@ -103,8 +103,8 @@ def pairs(name: str, texts: Sequence[str]) -> dict[str, Any]:
     return {key: value_of(value) for key, value in pairs_of_texts(name, texts).items()}
 
 
-def pairs_of_texts(name: str, texts: Sequence[str]) -> dict[str, str]:
-    """`height=6 width=8` with values that stay texts."""
+def pairs_of_texts(name: str, texts: Sequence[str], form: str = "NAME=VALUE") -> dict[str, str]:
+    """`height=6 width=8` with values that stay texts; `form` is how errors spell a pair."""
     found: dict[str, str] = {}
     for word in texts:
         key, _, value = word.partition("=")
@@ -112,7 +112,7 @@ def pairs_of_texts(name: str, texts: Sequence[str]) -> dict[str, str]:
             raise UsageError(f"{name} names {brief(key)} twice")
         found[key] = value
         if not key or not value:
-            raise UsageError(f"{name} takes NAME=VALUE, not {brief(key)}")
+            raise UsageError(f"{name} takes {form}, not {brief(key)}")
     return found
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from jaxrl.core.errors import UsageError, brief, unknown_name
 from jaxrl.core.fields import FLOAT32, count, number, text
-from jaxrl.core.words import flag_name, value_of
+from jaxrl.core.words import flag_name, pairs_of_texts, value_of
 
 
 @dataclass(frozen=True)
@@ -258,16 +258,8 @@ def disjoint(grid: dict[str, Grid], draws: dict[str, Draw], where: str) -> dict[
 
 
 def _pairs(flag: str, words: Sequence[str]) -> dict[str, str]:
-    found = {}
-    for word in words:
-        name, equals, values = word.partition("=")
-        if not name or not equals:
-            raise UsageError(f"{flag_name(flag)} takes SETTING=..., not {brief(word)}")
-        setting = "lambda_" if name == "lambda" else name
-        if setting in found:
-            raise UsageError(f"{flag_name(flag)} names {name} twice")
-        found[setting] = values
-    return found
+    words = [f"lambda_{word[6:]}" if word.startswith("lambda=") else word for word in words]
+    return pairs_of_texts(flag_name(flag), words, form="SETTING=VALUES")
 
 
 def _values(text: str) -> list[Any]:

@@ -85,9 +85,9 @@ def test_a_population_ends_with_the_way_of_its_best_policy():
 test_what_it_does_not_understand_it_says = refused(
     [
         (lambda: grid_of("grid", ["lr"]), "--grid takes SETTING="),
-        (lambda: grid_of("grid", ["lr="]), "a grid without values"),
-        (lambda: grid_of("grid", ["lr=1", "lr=2"]), "names lr twice"),
-        (lambda: grid_of("grid", ["lambda=0.9", "lambda=0.8"]), "names lambda twice"),
+        (lambda: grid_of("grid", ["lr="]), "--grid takes SETTING=VALUES, not 'lr'"),
+        (lambda: grid_of("grid", ["lr=1", "lr=2"]), "names 'lr' twice"),
+        (lambda: grid_of("grid", ["lambda=0.9", "lambda=0.8"]), "names 'lambda_' twice"),
         (
             lambda: tried_of(options_of(["--grid", "lr=1,2", "--random", "lr=uniform:1:2"])),
             "lr is in --grid and in --random",
@@ -134,7 +134,7 @@ def test_a_tuned_model_makes_room_where_networks_are_tried(env, tried, has_model
             ("--env", "cartpole", "--grid", "lrr=1,2"),
             "sweep.py: unknown setting 'lrr'; did you mean 'lr'?",
         ),
-        (("--env", "cartpole", "--grid", "lr="), "sweep.py: a grid without values"),
+        (("--env", "cartpole", "--grid", "lr="), "sweep.py: --grid takes SETTING=VALUES"),
         (("--env", "cartpole", "--grid"), "sweep.py: --grid takes values"),
         (
             ("--env", "cartpole", "--devices", "4000", "--seeds", "2"),
