@@ -5,15 +5,42 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from jaxrl.core.errors import UsageError, brief, one_line
+from jaxrl.core.errors import UsageError, one_line
 from jaxrl.core.json_text import read_json
 from jaxrl.run.results import ITERATIONS
 from jaxrl.run.storage import migrate, own_files
+from jaxrl.run.storage.forms import NUMBER, Form, problem_of
 from jaxrl.run.storage.json_lines import Damage, read_rows
 from jaxrl.run.storage.runs import PLAN, RESULTS
 from jaxrl.sweeps.outcomes import DIVERGED, DROPPED, STOPPED, TERMINATED
 
 STATUSES = (TERMINATED, STOPPED, DIVERGED, DROPPED)
+SCORE = NUMBER | None  # None: there was none
+
+
+def _curve(value: Any) -> None:
+    steps, scores = value
+    if len(steps) != len(scores) or problem_of([steps, scores], [list], "it"):
+        raise ValueError
+    if problem_of(steps, [int], "it") or problem_of(scores, [SCORE], "it"):
+        raise ValueError
+
+
+def _result(value: Any) -> None:
+    if value is not None and problem_of(value, {ITERATIONS: int}, "it"):
+        raise ValueError
+
+
+SWEEP: Form = {  # of sweep.json
+    **{"config_class": str, "config": dict, "objects": list},
+    **{"metric": str, "mode": str, "stop": dict},
+    **{"halving": object, "devices": object, "batch_size": object},
+    "trials": [{"settings": dict, "seed": int}],
+}
+ROW: Form = {  # of a line of results.jsonl
+    **{"trial": int, "settings": dict, "seed": int, "status": STATUSES.index},
+    **{"score": SCORE, "curve": _curve, "result": _result},
+}
 
 
 def read_plan(path: Path) -> dict[str, Any]:
@@ -32,9 +59,9 @@ def read_plan(path: Path) -> dict[str, Any]:
         raise UsageError(
             f"sweep folder {path} is damaged: {PLAN} is not JSON: {one_line(error)}"
         ) from None
-    problem = _plan_problem(plan)
-    if problem:
-        raise UsageError(f"sweep folder {path} is damaged: {PLAN} {problem}")
+    problem = problem_of(plan, SWEEP, PLAN)
+    if problem or not plan["trials"]:
+        raise UsageError(f"sweep folder {path} is damaged: {problem or f'{PLAN} has no trials'}")
     return plan
 
 
@@ -73,75 +100,16 @@ def called_damaged(path: Path, file: str = PLAN, kind: str = "sweep") -> Iterato
         raise UsageError(f"{where}: {file} holds no {kind}: {what}") from None
 
 
-def _plan_problem(plan: Any) -> str:
-    """The fault in the form of a plan; mostly empty."""
-    if not isinstance(plan, dict):
-        return "holds no settings"
-    kinds = {
-        "config_class": str,
-        "config": dict,
-        "objects": list,
-        "metric": str,
-        "mode": str,
-        "stop": dict,
-        "trials": list,
-    }
-    for name, kind in {**kinds, "halving": object, "devices": object, "batch_size": object}.items():
-        if name not in plan:
-            return f"has no {name!r}"
-        if not isinstance(plan[name], kind):
-            return f"has {name}={brief(plan[name])}"
-    for number, trial in enumerate(plan["trials"]):
-        if (
-            not isinstance(trial, dict)
-            or not isinstance(trial.get("settings"), dict)
-            or not _is_int(trial.get("seed"))
-        ):
-            return f"has no settings and seed of trial {number}"
-    return "" if plan["trials"] else "has no trials"
-
-
 def _row_problem(row: Any, trials: list[dict[str, Any]]) -> str:
     """The fault of a line of results; mostly empty."""
-    if not isinstance(row, dict):
-        return "is not a result"
-    for name in ("trial", "settings", "seed", "status", "score", "curve", "result"):
-        if name not in row:
-            return f"has no {name!r}"
+    if problem := problem_of(row, ROW, "it"):
+        return problem
     number = row["trial"]
-    if not _is_int(number) or not 0 <= number < len(trials):
-        return f"has trial={brief(number)}; the sweep has {len(trials)}"
-    names = list(row["settings"]) if isinstance(row["settings"], dict) else None
-    if (names, row["seed"]) != (list(trials[number]["settings"]), trials[number]["seed"]):
-        return f"has other settings than trial {number} of {PLAN}"
-    if row["status"] not in STATUSES:
-        return f"has status={brief(row['status'])}"
-    if not _is_number(row["score"]):
-        return f"has score={brief(row['score'])}"
-    result = row["result"]
-    if result is not None and not (isinstance(result, dict) and _is_int(result.get(ITERATIONS))):
-        return "has no result tree"
-    return "" if _is_curve(row["curve"]) else "has no curve of steps and scores"
-
-
-def _is_curve(curve: Any) -> bool:
-    if (
-        not isinstance(curve, list)
-        or len(curve) != 2
-        or not all(isinstance(part, list) for part in curve)
+    if not 0 <= number < len(trials):
+        return f"trial in it is {number}; the sweep has {len(trials)}"
+    if (list(row["settings"]), row["seed"]) != (
+        list(trials[number]["settings"]),
+        trials[number]["seed"],
     ):
-        return False
-    return (
-        len(curve[0]) == len(curve[1])
-        and all(map(_is_int, curve[0]))
-        and all(map(_is_number, curve[1]))
-    )
-
-
-def _is_int(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _is_number(value: Any) -> bool:
-    """Returns whether it is a number, or None where there was none."""
-    return value is None or _is_int(value) or isinstance(value, float)
+        return f"it has other settings than trial {number} of {PLAN}"
+    return ""
