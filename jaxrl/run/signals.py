@@ -78,8 +78,4 @@ class StopSignal:
 def _wanted() -> list[signal.Signals]:
     """The signals to listen to: not SIGHUP where `nohup` has turned it off."""
     hangup = getattr(signal, "SIGHUP", None)
-    return [
-        number
-        for number in SIGNALS
-        if number != hangup or signal.getsignal(number) != signal.SIG_IGN
-    ]
+    return [stop for stop in SIGNALS if stop != hangup or signal.getsignal(stop) != signal.SIG_IGN]

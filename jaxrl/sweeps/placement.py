@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 
 import jax
 
@@ -95,7 +95,8 @@ def side_by_side(
         stop.
 
     Raises:
-        what failed in the first lane with a failure, when all have ended.
+        what failed in the first lane with a failure, when all have ended; `KeyboardInterrupt` at
+        once, for a lane may be compiling.
     """
 
     def in_lane(device: jax.Device, programs: Iterable[int]) -> None:
@@ -110,17 +111,19 @@ def side_by_side(
     used = sorted(set(lanes.values()) - {SPLIT})
     if not used:
         return
-    with ThreadPoolExecutor(len(used)) as pool:
-        futures = []
-        for lane in used:
-            programs = [program for program in lanes if lanes[program] == lane]
-            futures.append(pool.submit(in_lane, jax.devices()[lane], programs))
-        try:
-            for future in futures:
-                future.result()
-        except BaseException:
-            break_off()
-            raise
+    pool, futures = ThreadPoolExecutor(len(used)), []
+    for lane in used:
+        programs = [program for program in lanes if lanes[program] == lane]
+        futures.append(pool.submit(in_lane, jax.devices()[lane], programs))
+    pool.shutdown(wait=False)
+    try:
+        for future in futures:
+            future.result()
+    except BaseException as error:
+        break_off()
+        if not isinstance(error, KeyboardInterrupt):
+            wait(futures)
+        raise
 
 
 def _bytes(tree: PyTree) -> int:

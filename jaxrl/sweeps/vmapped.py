@@ -15,7 +15,7 @@ from jax.sharding import PartitionSpec
 from jaxrl.algorithms.base import Algorithm, Metrics, RunnerState
 from jaxrl.core.machine import give_back_memory
 from jaxrl.core.types import Key, PyTree
-from jaxrl.run.devices.compiled import CAPACITY, peak_of
+from jaxrl.run.devices.compiled import CAPACITY, compile_all, peak_of
 from jaxrl.run.devices.mesh import mesh_of
 from jaxrl.run.health import FINITE
 from jaxrl.sweeps.metric_readers import Reader, reader
@@ -89,9 +89,8 @@ class VmappedTrials:
             )
         self._start = jax.jit(functools.partial(start_members, spec.algorithm)).trace(numbers)
         chunk = jax.jit(chunk, donate_argnums=0)
-        self.chunk_program = chunk.lower(
-            self.state_shapes, numbers, self.data, jnp.int32(0)
-        ).compile()
+        chunk = chunk.lower(self.state_shapes, numbers, self.data, jnp.int32(0))
+        (self.chunk_program,) = compile_all([chunk])
         give_back_memory()  # of the compiler
         self.start_program = None
         self.compile_seconds = time.perf_counter() - begin
@@ -110,7 +109,7 @@ class VmappedTrials:
         """Compiles what `start` runs; members that are only trained further do without."""
         if self.start_program is None:
             begin = time.perf_counter()
-            self.start_program = self._start.lower().compile()
+            (self.start_program,) = compile_all([self._start.lower()])
             give_back_memory()
             self.compile_seconds += time.perf_counter() - begin
 

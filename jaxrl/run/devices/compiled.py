@@ -6,7 +6,7 @@ With it, what a compiled program says of itself: its memory, and whether a cache
 import functools
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -63,8 +63,7 @@ class StartAndChunk:
         begin, hits = time.perf_counter(), num_hits()
         needs = {"start_program": start and not self.can_start, "chunk_program": not self.compiled}
         missing = [name for name in needs if needs[name]]
-        with ThreadPoolExecutor(len(needs)) as threads:  # side by side
-            programs = list(threads.map(lambda name: getattr(self, name).compile(), missing))
+        programs = compile_all([getattr(self, name) for name in missing])
         machine.give_back_memory()  # of the compiler, which took more than training does
         # All or nothing: where one fails, both stay as they were, to be compiled again.
         vars(self).update(zip(missing, programs, strict=True))
@@ -217,6 +216,14 @@ class Program:
             out_specs=(runner, everywhere, recorded_by_environment() if num_recorded else None),
             check_vma=False,
         )
+
+
+def compile_all(traced: Sequence[Any]) -> list[Any]:
+    """The traced programs compiled, side by side; Ctrl-C does not wait for the compiler."""
+    threads = ThreadPoolExecutor(max(1, len(traced)))
+    compiled = threads.map(lambda program: program.compile(), traced)
+    threads.shutdown(wait=False)
+    return list(compiled)
 
 
 def shapes_of(numbers: PyTree, num_recorded: int) -> str:
