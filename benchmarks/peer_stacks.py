@@ -16,6 +16,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 NUM_STEPS = 200  # steps of each environment in one unit of stepping
 UNIT_STEPS = 40_000  # environment steps in one unit of compiled training, in whole iterations
@@ -192,15 +193,12 @@ PPO2 = {
     "grad_clip": 0.5,
     "normalize_advantages": "minibatch",
 }
+SB3_LOSS = {"vf_loss_coeff": 0.5, "value_clip": None, "adam_epsilon": 1e-5}
+ZOO_SIZES = {"num_envs": 8, "rollout_length": 32, "minibatch_size": 256, "num_epochs": 20}
+ZOO_STEPS = 100_000  # over which RL Baselines3 Zoo's learning rate and clipping fall to 0
 SETTINGS = {
-    "sb3": {
-        **PPO2,
-        **SB3_SIZES,
-        "lr": 3e-4,
-        "vf_loss_coeff": 0.5,
-        "value_clip": None,
-        "adam_epsilon": 1e-5,
-    },
+    "sb3": {**PPO2, **SB3_SIZES, **SB3_LOSS, "lr": 3e-4},
+    "sb3-zoo": {**PPO2, **ZOO_SIZES, **SB3_LOSS, "lr": 1e-3, "gamma": 0.98, "lambda_": 0.8},
     "rejax": {
         **{**PPO2, **REJAX_SIZES, "lr": 7.5e-4, "vf_loss_coeff": 0.25, "value_clip": "prediction"},
         **{"vf_clip_param": 0.2, "entropy_coeff": 0.01},
@@ -216,16 +214,28 @@ SETTINGS = {
 }
 
 
-def sb3_train(threads: int) -> Unit:
-    """Stable-Baselines3's PPO with its defaults, PyTorch on so many threads.
+def sb3_train(threads: int, zoo: bool = False) -> Unit:
+    """Stable-Baselines3's PPO on CartPole, as `sb3_cartpole` makes it."""
+    return _learns(sb3_cartpole(threads, zoo))
+
+
+def sb3_cartpole(threads: int, zoo: bool, seed: int = 0, **others: Any) -> Any:
+    """Its PPO with its defaults, or RL Baselines3 Zoo's settings; PyTorch on so many threads.
 
     On the CPU, as its documentation advises for small networks.
     """
     import torch
     from stable_baselines3 import PPO
+    from stable_baselines3.common.env_util import make_vec_env
 
     torch.set_num_threads(threads)
-    return _learns(PPO("MlpPolicy", "CartPole-v1", seed=0, device="cpu"))
+    settings = {}
+    if zoo:
+        settings = {"n_steps": 32, "batch_size": 256, "n_epochs": 20, "gamma": 0.98}
+        settings |= {"gae_lambda": 0.8, "learning_rate": lambda left: 1e-3 * left}
+        settings |= {"clip_range": lambda left: 0.2 * left}
+    envs = make_vec_env("CartPole-v1", n_envs=8 if zoo else 1, seed=seed)
+    return PPO("MlpPolicy", envs, seed=seed, device="cpu", **settings, **others)
 
 
 def sbx_train() -> Unit:
@@ -237,8 +247,8 @@ def sbx_train() -> Unit:
 
 def _learns(model) -> Unit:
     def unit():
-        model.learn(model.n_steps, reset_num_timesteps=False)
-        return model.n_steps
+        model.learn(model.n_steps * model.n_envs, reset_num_timesteps=False)
+        return model.n_steps * model.n_envs
 
     return unit
 

@@ -1,13 +1,14 @@
 """A peer trains until a return is reached, in a process of its own: what time_to_return.py times.
 
-    python benchmarks/peer_until.py RLlib cartpole 475 --seed 0
+    python benchmarks/peer_until.py RLlib cartpole 475 --seed 0 --threads 1
 
 RLlib at the settings of rllib_peer.py (the arena with 5 epochs), Stable-Baselines3 with its
-defaults; both stop by the mean return of the last 100 episodes. A line "first" after the first
-result, and a line of JSON at the end.
+defaults or with RL Baselines3 Zoo's settings; all stop by the mean return of the last 100 episodes.
+A line "first" after the first result, and a line of JSON at the end.
 """
 
 import argparse
+import functools
 import json
 import os
 import sys
@@ -17,9 +18,10 @@ MOST_STEPS = 400_000
 EPISODES = 100
 
 
-def rllib(env: str, goal: float, seed: int) -> dict:
+def rllib(env: str, goal: float, seed: int, threads: int) -> dict:
     import ray
     import rllib_peer
+    import torch
 
     ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
     task = rllib_peer.TASKS["arena-5-epochs" if env == "arena" else env]
@@ -27,6 +29,7 @@ def rllib(env: str, goal: float, seed: int) -> dict:
         metrics_num_episodes_for_smoothing=EPISODES
     )
     algorithm, steps, mean = config.build_algo(), 0, float("-inf")
+    torch.set_num_threads(threads)  # building may have set it
     while mean < goal and steps < MOST_STEPS:
         metrics = algorithm.train()["env_runners"]
         if not steps:
@@ -36,8 +39,8 @@ def rllib(env: str, goal: float, seed: int) -> dict:
     return {"env_steps": steps, "return_mean": mean}
 
 
-def sb3(env: str, goal: float, seed: int) -> dict:
-    from stable_baselines3 import PPO
+def sb3(env: str, goal: float, seed: int, threads: int, *, zoo: bool = False) -> dict:
+    import peer_stacks
     from stable_baselines3.common.callbacks import BaseCallback
 
     class Until(BaseCallback):
@@ -49,24 +52,18 @@ def sb3(env: str, goal: float, seed: int) -> dict:
             return self.mean < goal
 
         def _on_rollout_end(self):
-            if self.num_timesteps == self.model.n_steps:
+            if self.num_timesteps == self.model.n_steps * self.model.n_envs:
                 print("first", flush=True)
             returns = [episode["r"] for episode in self.model.ep_info_buffer]
-            self.mean = sum(returns) / len(returns)
+            self.mean = sum(returns) / max(1, len(returns))
 
     until = Until()
-    model = PPO(
-        "MlpPolicy",
-        {"cartpole": "CartPole-v1"}[env],
-        seed=seed,
-        device="cpu",
-        stats_window_size=EPISODES,
-    )
-    model.learn(MOST_STEPS, callback=until)
+    model = peer_stacks.sb3_cartpole(threads, zoo, seed, stats_window_size=EPISODES)
+    model.learn(peer_stacks.ZOO_STEPS if zoo else MOST_STEPS, callback=until)
     return {"env_steps": model.num_timesteps, "return_mean": until.mean}
 
 
-PEERS = {"RLlib": rllib, "SB3": sb3}
+PEERS = {"RLlib": rllib, "SB3": sb3, "SB3, zoo": functools.partial(sb3, zoo=True)}
 
 
 def main() -> None:
@@ -77,11 +74,13 @@ def main() -> None:
     parser.add_argument("env", choices=("cartpole", "arena"))
     parser.add_argument("goal", type=float)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--threads", type=int, default=1, help="of PyTorch")
     arguments = parser.parse_args()
     sys.path.insert(
         0, str(Path(__file__).parents[1])
     )  # `tests`, with the plain arena, is beside this folder
-    reached = PEERS[arguments.peer](arguments.env, arguments.goal, arguments.seed)
+    train = PEERS[arguments.peer]
+    reached = train(arguments.env, arguments.goal, arguments.seed, arguments.threads)
     print(json.dumps(reached), flush=True)
     os._exit(0)  # ray takes seconds to say goodbye, which nobody waits for
 

@@ -116,6 +116,10 @@ PPO_PEERS = {
         Entrant("sb3", "Stable-Baselines3", "sb3_train", {}, True),
         Entrant("sbx", "SBX", "sbx_train", {}),
     ),
+    "CartPole, 8 x 32 steps, minibatch 256, 20 epochs, 64 x 64 (RL Baselines3 Zoo's settings)": (
+        _jaxrl_train("sb3-zoo"),
+        Entrant("sb3", "Stable-Baselines3", "sb3_train", {"zoo": True}, True),
+    ),
     "CartPole, 5 x 100 steps, minibatch 100, 5 epochs, 64 x 64": (
         _jaxrl_train("rejax"),
         Entrant("rejax", "rejax", "rejax_train", {}),

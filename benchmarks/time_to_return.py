@@ -6,8 +6,9 @@
 
 Whole processes, imports and compilation included: ours is `scripts/train_ppo.py` with the
 environment's tuned settings and without compile cache, or with a filled one ("jaxrl, cache"); RLlib
-and Stable-Baselines3 are those of peer_until.py, where they are installed. The return is the mean
-of the last 100 episodes. Whoever takes part takes turns, seed by seed.
+and Stable-Baselines3 are those of peer_until.py, where they are installed: the first seed with one
+thread and with all, the others with the number that was faster. The return is the mean of the last
+100 episodes. Whoever takes part takes turns, seed by seed.
 """
 
 import importlib.util
@@ -17,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 import report
@@ -30,7 +32,10 @@ GOALS = (
 )  # pursuit: random play has -369
 HERE = Path(__file__).parent
 OURS, CACHED = "jaxrl", "jaxrl, cache"
-PEERS = {"RLlib": ("ray", ("cartpole", "arena")), "SB3": ("stable_baselines3", ("cartpole",))}
+PEERS = {  # with the package, and the environments that peer_until.py has
+    "RLlib": ("ray", ("cartpole", "arena")),
+    **dict.fromkeys(("SB3", "SB3, zoo"), ("stable_baselines3", ("cartpole",))),
+}
 SMALLEST = {"goals": ["cartpole=10"], "seeds": [0], "who": [OURS, CACHED], "flags": ""}
 COLUMNS = {"first_result_s": ".1f", "total_s": ".1f", "env_steps": ",.0f"}
 
@@ -61,10 +66,10 @@ def run_jaxrl(env: str, goal: float, seed: int, cache: str, more: list[str]) -> 
     return {**times, "return_mean": reached, "env_steps": last["num_env_steps_sampled_lifetime"]}
 
 
-def peer(name: str, env: str, goal: float, seed: int) -> dict:
-    times, lines = timed(
-        [str(HERE / "peer_until.py"), name, env, str(goal), "--seed", str(seed)], first="first"
-    )
+def run_peer(who: tuple[str, int], env: str, goal: float, seed: int) -> dict:
+    """One process of a peer's with so many threads."""
+    words = [*who[:1], env, goal, "--seed", seed, "--threads", who[1]]
+    times, lines = timed([str(HERE / "peer_until.py"), *map(str, words)], first="first")
     return {**times, **json.loads(lines[-1])}
 
 
@@ -107,32 +112,36 @@ def measure(
     with tempfile.TemporaryDirectory() as cache:
         for goal in goals:
             env, _, least = goal.partition("=")
-            runners = [name for name in who if name not in PEERS or env in PEERS[name][1]]
-            if CACHED in runners:
+            if CACHED in who:
                 run_jaxrl(env, -1e9, 0, cache, more)  # fills it
+            ours = [name for name in who if name not in PEERS]
+            peers = [name for name in who if name in PEERS and env in PEERS[name][1]]
+            entered = [(name, threads) for name in peers for threads in sorted({1, report.CORES})]
             for seed in seeds:
-                for name in runners:
-                    if name in PEERS:
-                        row = peer(name, env, float(least), seed)
-                    else:
-                        where = cache if name == CACHED else "off"
-                        row = {"more": more, **run_jaxrl(env, float(least), seed, where, more)}
-                    row |= {
-                        "goal": goal,
-                        "who": name,
-                        "seed": seed,
-                        "reached": row["return_mean"] >= float(least),
-                    }
+                found = {}
+                for name in ours:
+                    where = cache if name == CACHED else "off"
+                    found[name] = {"more": more, **run_jaxrl(env, float(least), seed, where, more)}
+                for name, threads in entered:
+                    title = f"{name}, {threads} thread{'s' * (threads > 1)}"
+                    found[title] = run_peer((name, threads), env, float(least), seed)
+                    found[title] |= {"peer": name, "threads": threads}
+                for name, row in found.items():
+                    row |= {"goal": goal, "who": name, "seed": seed}
+                    row["reached"] = row["return_mean"] >= float(least)
                     print(
-                        goal,
-                        name,
-                        f"seed {seed}",
-                        {column: row[column] for column in COLUMNS},
-                        flush=True,
+                        goal, name, f"seed {seed}", {key: row[key] for key in COLUMNS}, flush=True
                     )
                     report.keep([row | report.circumstances()], out)
                     rows.append(row)
+                entered = [fastest(found.values(), name) for name in peers]
     return rows
+
+
+def fastest(rows: Iterable[dict], peer: str) -> tuple[str, int]:
+    """(the peer, its number of threads) of the row that was over first."""
+    row = min((row for row in rows if row.get("peer") == peer), key=lambda row: row["total_s"])
+    return peer, row["threads"]
 
 
 def table(rows: list[dict]) -> str:
@@ -149,7 +158,7 @@ def table(rows: list[dict]) -> str:
         cells = [
             report.spread([row[name] for row in measured], form) for name, form in COLUMNS.items()
         ]
-        ratio = f"{sooner:.1f}" if sooner and who in PEERS else ""
+        ratio = f"{sooner:.1f}" if sooner and "peer" in measured[0] else ""
         lines.append(
             [
                 goal,
