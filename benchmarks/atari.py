@@ -8,7 +8,8 @@ The environment is Gymnasium's own pipeline, `AtariPreprocessing` and `FrameStac
 observations are bytes of the shape (4, 84, 84), or with `--size 42` (4, 42, 42). In training, a
 lost life ends an episode and the reward is its sign. Both learn with the same settings and the same
 network, of the two convolutions that `PPOConfig.fast` chooses for pictures and a layer of 256,
-which policy and value share. Each steps its environments in its own process, one after the other.
+which policy and value share. Each steps its environments in its own process, one after the other;
+Stable-Baselines3 learns once with each number of PyTorch's threads in `--threads`.
 
 The score is that of whole games with the game's own points, played with sampled actions; that of
 actions drawn uniformly stands beside it.
@@ -100,11 +101,13 @@ def learn_here(task: Task, seed: int) -> tuple[Act, int]:
     return lambda obs: int(policy.act(obs, explore=True)), size
 
 
-def learn_there(task: Task, seed: int) -> tuple[Act, int]:
-    """The same by Stable-Baselines3."""
+def learn_there(task: Task, seed: int, *, threads: int) -> tuple[Act, int]:
+    """The same by Stable-Baselines3, with so many threads of PyTorch's."""
+    import torch
     from stable_baselines3 import PPO
     from stable_baselines3.common.env_util import make_vec_env
 
+    torch.set_num_threads(threads)
     settings = task.settings
     envs = make_vec_env(functools.partial(atari, task), settings["num_envs"], seed=seed)
     model = PPO(
@@ -157,8 +160,7 @@ def small_cnn() -> type:
     return SmallCNN
 
 
-LEARN = {"jaxrl": learn_here, "Stable-Baselines3": learn_there}
-UNIFORM = "uniform actions"
+OURS, PEER, UNIFORM = "jaxrl", "Stable-Baselines3", "uniform actions"
 
 
 def score(act: Act, task: Task) -> list[float]:
@@ -175,17 +177,17 @@ def score(act: Act, task: Task) -> list[float]:
     return scores
 
 
-def row_of(library: str, task: Task, seed: int) -> dict[str, Any]:
+def row_of(who: str, learn: Callable | None, task: Task, seed: int) -> dict[str, Any]:
     """What one training reached, or for no library what actions drawn uniformly reach."""
     began, num_parameters = time.perf_counter(), None
-    if library == UNIFORM:
+    if learn is None:
         actions = atari(task).action_space
         actions.seed(seed)
         act = lambda obs: int(actions.sample())
     else:
-        act, num_parameters = LEARN[library](task, seed)
+        act, num_parameters = learn(task, seed)
     seconds = time.perf_counter() - began
-    row = {"library": library, "seed": seed, **task._asdict(), "parameters": num_parameters}
+    row = {"library": who, "seed": seed, **task._asdict(), "parameters": num_parameters}
     return {**row, "seconds": seconds, "scores": score(act, task)}
 
 
@@ -198,7 +200,7 @@ def table(rows: list[dict[str, Any]]) -> str:
         played = f"| {row['library']} | {row['game']} | {row['size']} | {row['seed']} "
         mean, error = statistics.fmean(row["scores"]), standard_error(row["scores"])
         points = f"{mean:,.1f} +- {error:,.1f}"
-        if row["library"] == UNIFORM:
+        if row["parameters"] is None:
             lines.append(f"{played}| | | {points} | |")
         else:
             learned = f"| {row['steps']:,} | {row['parameters']:,} | {points} "
@@ -217,19 +219,23 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=200_000, help="environment steps to learn for")
     parser.add_argument("--games", type=int, default=20, help="that a score is of")
     parser.add_argument("--seeds", type=int, nargs="*", default=[0])
-    parser.add_argument("--only", nargs="*", choices=(*LEARN, UNIFORM), help="these alone")
+    parser.add_argument("--threads", type=int, nargs="*", default=sorted({1, report.CORES}))
+    parser.add_argument("--only", nargs="*", choices=(OURS, PEER, UNIFORM), help="these alone")
     args = parser.parse_args()
     task = Task(args.game, args.size, args.steps, args.games, max_moves=20_000)
     if args.smoke:
         task = Task(args.game, 36, steps=64, num_games=1, max_moves=20)
-    libraries = args.only
-    if libraries is None:
-        has_peer = importlib.util.find_spec("stable_baselines3") is not None
-        libraries = [UNIFORM, *(name for name in LEARN if name == "jaxrl" or has_peer)]
+    has_peer = importlib.util.find_spec("stable_baselines3") is not None
+    only = args.only or [UNIFORM, OURS, *([PEER] if has_peer else [])]
+    entrants = {UNIFORM: None, OURS: learn_here}
+    entrants = {name: entrants[name] for name in entrants if name in only}
+    for threads in args.threads if PEER in only else []:
+        title = f"{PEER}, {threads} thread{'s' * (threads > 1)}"
+        entrants[title] = functools.partial(learn_there, threads=threads)
     rows = []
     for seed in args.seeds:
-        for library in libraries:
-            rows.append(row_of(library, task, seed))
+        for who, learn in entrants.items():
+            rows.append(row_of(who, learn, task, seed))
             report.keep([{**report.circumstances(), **rows[-1]}], args.out)
             print(table(rows[-1:]), flush=True)
     print(table(rows))
