@@ -114,12 +114,12 @@ def measure(
             env, _, least = goal.partition("=")
             if CACHED in who:
                 run_jaxrl(env, -1e9, 0, cache, more)  # fills it
-            ours = [name for name in who if name not in PEERS]
+            here = [name for name in who if name not in PEERS]
             peers = [name for name in who if name in PEERS and env in PEERS[name][1]]
             entered = [(name, threads) for name in peers for threads in sorted({1, report.CORES})]
             for seed in seeds:
                 found = {}
-                for name in ours:
+                for name in here:
                     where = cache if name == CACHED else "off"
                     found[name] = {"more": more, **run_jaxrl(env, float(least), seed, where, more)}
                 for name, threads in entered:
