@@ -6,8 +6,9 @@
 
 CartPole waits so many milliseconds in each step, as for a simulator, so that cores are no limit at
 first: each actor steps its copies one after the other, and can step 1,000 or 200 of them a second.
-All are on this machine. The light learner takes some milliseconds, the heavy one about as long as
-the rollout of two actors. An iteration cannot be shorter than what it learns.
+All are on this machine; benchmarks/ray_losses.py simulates a thousand workers, of which some fail.
+The light learner takes some milliseconds, the heavy one about as long as the rollout of two actors.
+An iteration cannot be shorter than what it learns.
 """
 
 import functools
