@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 from flax import struct
 
+from jaxrl.algorithms.ppo.config import PPOConfig
 from jaxrl.core.env import StackedEnvironment, raw_reset, raw_step
-from jaxrl.core.spaces import Box, Discrete
+from jaxrl.core.spaces import Box, Dict, Discrete
 from jaxrl.models.policy_spec import PolicySpec, PolicyWeights
 from jaxrl.ops.distributions import Categorical
 from jaxrl.rollout.env_step import auto_reset, draw_randomness, reset_envs
@@ -19,7 +20,7 @@ from jaxrl.rollout.first_step import make_rollout_spec
 from jaxrl.rollout.grouping import group_policies
 from jaxrl.rollout.policy_map import resolve_policies
 from jaxrl.rollout.rollout import play
-from tests.probes import SeveralAgents
+from tests.probes import OneAgent, SeveralAgents
 
 KEY = jax.random.key(0)
 E, T = 3, 10
@@ -371,3 +372,53 @@ def test_those_that_ended_start_again_with_their_own_keys_however_many_they_are(
     for leaf, new, old in zip(*map(jax.tree.leaves, (restarted, fresh, reached)), strict=True):
         mask = over.reshape(-1, *[1] * (old.ndim - 1))
         np.testing.assert_array_equal(leaf, np.where(mask, new, old))
+
+
+@dataclass(frozen=True)
+class Compact(OneAgent):
+    """Observes the time in compact types; `board` is wider than what a rollout packs."""
+
+    observes = Dict(
+        {
+            "board": Box(0, 255, (6, 7), "uint8"),
+            "bytes": Box(0, 255, (2,), "uint8"),
+            "count": Discrete(10_000),
+            "flags": Box(0, 1, (3,), "bool"),
+            "place": Box(0.0, 1e4, (1,)),
+        }
+    )
+    time_limit = 4
+
+    def reset_env(self, key, params):
+        return shown(jnp.int32(0)), State(jax.random.uniform(key), jnp.int32(0))
+
+    def step_env(self, key, state, action, params):
+        state = state.replace(time=state.time + 1)
+        return shown(state.time), state, jnp.float32(1), jnp.array(False), {}
+
+
+def shown(time):
+    """The observation of `Compact` at a time i32[]."""
+    return {
+        "board": (200 + time + jnp.arange(42).reshape(6, 7)).astype(jnp.uint8),
+        "bytes": jnp.stack([time, 255 - time]).astype(jnp.uint8),
+        "count": 1000 * time,
+        "flags": time % 3 == jnp.arange(3),
+        "place": time.astype(jnp.float32)[None],
+    }
+
+
+@pytest.mark.parametrize("observation_filter", [None, "MeanStdFilter"])
+def test_observations_are_stored_in_the_environments_types(observation_filter):
+    """Of bytes, bools and integers nothing is widened, in the rollout and after it."""
+    sizes = {"num_envs": 2, "rollout_length": 6, "minibatch_size": 12, "fcnet_hiddens": (4,)}
+    algorithm = PPOConfig(env=Compact(), observation_filter=observation_filter, **sizes).build()
+    runner, rollout = jax.jit(lambda key: algorithm.collect(algorithm.init(key)))(KEY)
+    (trajectory,), (open_obs,) = rollout.trajectories, runner.envs.obs
+    types = {"board": "uint8", "bytes": "uint8", "count": "int32", "flags": "bool"}
+    types["place"] = "float32"
+    expected = jax.vmap(shown)(jnp.array([0, 1, 2, 3, 0, 1]))
+    for name, dtype in types.items():
+        assert trajectory.obs[name].dtype == open_obs[name].dtype == dtype
+        for env in range(2):
+            np.testing.assert_array_equal(trajectory.obs[name][:, 0, env, 0], expected[name])
