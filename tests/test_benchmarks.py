@@ -41,8 +41,8 @@ NEEDS = [  # packages that no test needs otherwise, by a script and words of its
     ("search", "", "optuna"),
 ]
 # What others use.
-PARTS = {"kernels", "outside_training", "peer_stacks", "plain", "programs", "report"}
-PARTS |= {"rllib_examples", "simulated_ray"}
+PARTS = {"kernels", "memory_stages", "outside_training", "peer_stacks", "plain", "programs"}
+PARTS |= {"report", "rllib_examples", "simulated_ray"}
 # They train another library alone.
 PEERS = {"offline_rllib", "peer_until", "rllib_peer", "sb3_pettingzoo"}
 LONG = {  # half a minute and more, with --smoke too
