@@ -73,7 +73,7 @@ class Version(NamedTuple):
         """
         command = [sys.executable, "-P", "-c", WORKER, self.programs[program]]
         of_process = {"PYTHONPATH": str(self.folder), "JAX_ENABLE_COMPILATION_CACHE": "0"}
-        of_process["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {flags}"
+        of_process["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {flags}".strip()
         done = subprocess.run(
             command, env=os.environ | of_process, check=True, stdout=subprocess.PIPE, text=True
         )
