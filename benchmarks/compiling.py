@@ -6,8 +6,8 @@
     python benchmarks/compiling.py --lines
 
 Every figure is of a process of its own, without a compile cache; the programs and the versions take
-turns. XLA compiles each fusion to a kernel by itself. PureJaxRL's program is that of its own file,
-at the settings of "CartPole 2048 x 32"; it needs its libraries, gymnax and distrax, beside jaxrl.
+turns. XLA compiles each fusion to a kernel by itself. PureJaxRL's program is that of its own file
+(purejaxrl_program.py), at the settings of "CartPole 2048 x 32".
 --lines compiles each once more, for the lines of LLVM's code: they are the same however busy the
 machine is.
 """
@@ -20,6 +20,7 @@ import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
+import purejaxrl_program
 import report
 
 HERE = Path(__file__).resolve().parents[1]
@@ -33,15 +34,9 @@ PROGRAMS = {
 }
 STANDARD = next(iter(PROGRAMS))
 OURS = "from jaxrl import PPOConfig, make_train\ntrain = make_train({})"
-PUREJAXRL = """
-from ppo import make_train
-train = make_train({
-    "ENV_NAME": "CartPole-v1", "NUM_ENVS": 2048, "NUM_STEPS": 32, "TOTAL_TIMESTEPS": 10 * 65536,
-    "UPDATE_EPOCHS": 4, "NUM_MINIBATCHES": 4, "LR": 2.5e-3, "ANNEAL_LR": True, "GAMMA": 0.99,
-    "GAE_LAMBDA": 0.95, "CLIP_EPS": 0.2, "ENT_COEF": 0.01, "VF_COEF": 0.5, "MAX_GRAD_NORM": 0.5,
-    "ACTIVATION": "tanh", "DEBUG": False,
-})
-"""
+PUREJAXRL = "from purejaxrl_program import make_train\ntrain = make_train({path!r}, {settings})"
+PUREJAXRL_SETTINGS = purejaxrl_program.cartpole_settings(2048, 32, 10)
+PUREJAXRL_SETTINGS |= {"LR": 2.5e-3, "ANNEAL_LR": True}
 WORKER = """
 import json, re, sys, time
 import jax
@@ -90,7 +85,7 @@ def main() -> None:
     smallest = {"turns": 1, "programs": report.first, "purejaxrl": None}
     parser = report.arguments_of("compiling", __doc__, smallest)
     parser.add_argument("others", nargs="*", type=Path, help="checkouts of other versions")
-    parser.add_argument("--purejaxrl", type=Path, help="PureJaxRL's ppo.py, to compile beside ours")
+    purejaxrl_program.add_argument(parser, "compile")
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--lines", action="store_true", help="count the lines of LLVM's code too")
     parser.add_argument("--programs", nargs="+", choices=PROGRAMS, default=list(PROGRAMS))
@@ -99,10 +94,8 @@ def main() -> None:
     versions = {str(other): Version(other.resolve(), codes) for other in arguments.others}
     versions["this"] = Version(HERE, codes)
     if arguments.purejaxrl is not None:
-        if not arguments.purejaxrl.is_file():
-            parser.error(f"--purejaxrl {arguments.purejaxrl}: there is no such file")
-        folder = arguments.purejaxrl.resolve().parent
-        versions["PureJaxRL's"] = Version(folder, {STANDARD: PUREJAXRL})
+        code = PUREJAXRL.format(path=str(arguments.purejaxrl), settings=PUREJAXRL_SETTINGS)
+        versions["PureJaxRL's"] = Version(HERE / "benchmarks", {STANDARD: code})
     rows = [
         {"program": program, "version": name, **version.compiled(program)}
         for _ in range(arguments.turns)

@@ -1,13 +1,18 @@
 """Speed of the training program beside the same PPO written plainly (plain.py).
 
     python benchmarks/engine.py     # CartPole: 2048 x 32, 4 x 128, 8 seeds of the latter; 5 turns
+    python benchmarks/engine.py --purejaxrl ../purejaxrl/purejaxrl/ppo.py
 
 All programs of a row take turns in one process; figures are medians [least, most] of steps/s,
 compilation apart. Networks of 64 x 64, 4 epochs of 4 minibatches, Adam; ours also keeps its
-statistics, KL and clipped shares. And how far from the limit: operations/s in products, of training
-and of the largest of its products alone, in turns.
+statistics, KL and clipped shares. With --purejaxrl PureJaxRL's own file takes turns too, at the
+same settings (purejaxrl_program.py); "times" are medians of each turn's own ratio. And how far from
+the limit: operations/s in products, of training and of the largest of its products alone, in turns.
 """
 
+from pathlib import Path
+
+import purejaxrl_program
 import report
 from plain import Settings, make_plain_train
 from programs import Work, flops_of, in_turns, product, ratio, training, whole
@@ -21,6 +26,7 @@ WORK = {  # environments, steps of a rollout, updates in a turn, seeds
     "4 x 128": (4, 128, 200, 1),
     "8 seeds of 4 x 128": (4, 128, 60, 8),
 }
+PUREJAXRL = purejaxrl_program.NAME
 SMALLEST = {"4 x 8": (4, 8, 2, 1), "2 seeds of 2 x 8": (2, 8, 2, 2)}
 RLLIB = {
     "num_envs": 8,
@@ -56,13 +62,16 @@ def configuration(num_envs: int, rollout_length: int, updates: int) -> PPOConfig
     )
 
 
-def programs_of(num_envs: int, length: int, updates: int, seeds: int) -> dict[str, Work]:
-    """The plain program first."""
+def programs_of(
+    num_envs: int, length: int, updates: int, seeds: int, purejaxrl: Path | None = None
+) -> dict[str, Work]:
+    """The plain program first; then PureJaxRL's, if its file is given."""
     config = configuration(num_envs, length, updates)
-    works = {
-        "plain": whole(make_plain_train(Settings(num_envs, length, updates)), seeds),
-        "make_train": whole(make_train(config), seeds),
-    }
+    works = {"plain": whole(make_plain_train(Settings(num_envs, length, updates)), seeds)}
+    if purejaxrl is not None:
+        settings = purejaxrl_program.cartpole_settings(num_envs, length, updates)
+        works[PUREJAXRL] = whole(purejaxrl_program.make_train(purejaxrl, settings), seeds)
+    works["make_train"] = whole(make_train(config), seeds)
     devices = devices_worth_using(config, CORES)
     if devices > 1:
         works[f"Trainer, {devices} devices"] = training(config, devices)
@@ -106,23 +115,28 @@ def limits(works: dict[str, tuple], length: int, turns: int) -> list[dict]:
 
 
 def main() -> None:
-    parser = report.arguments_of("engine", __doc__, {"turns": 1})
+    parser = report.arguments_of("engine", __doc__, {"turns": 1, "purejaxrl": None})
     parser.add_argument("--turns", type=int, default=5)
+    purejaxrl_program.add_argument(parser, "train")
     arguments = parser.parse_args()
     report.use_devices()
     lines, groups, works = [], {}, SMALLEST if arguments.smoke else WORK
-    for work, (num_envs, length, updates, seeds) in works.items():
+    references = ["plain"] if arguments.purejaxrl is None else ["plain", PUREJAXRL]
+    for work, sizes in works.items():
+        num_envs, length, updates, seeds = sizes
         steps = seeds * updates * num_envs * length
-        rates = in_turns(programs_of(num_envs, length, updates, seeds), steps, arguments.turns)
-        times = {name: ratio(values, rates["plain"]) for name, values in rates.items()}
-        lines += [[work, name, report.spread(rates[name]), f"{times[name]:.2f}"] for name in rates]
-        rows = (
-            {"work": work, "program": name, "steps_per_s": rates[name], "ratio": times[name]}
-            for name in rates
-        )
+        rates = in_turns(programs_of(*sizes, arguments.purejaxrl), steps, arguments.turns)
+        rows = []
+        for name, speeds in rates.items():
+            times = {reference: ratio(speeds, rates[reference]) for reference in references}
+            row = {"work": work, "program": name, "steps_per_s": speeds, "ratio": times["plain"]}
+            rows.append({**row, "times_purejaxrl": times.get(PUREJAXRL)})
+            cells = [f"{value:.2f}" for value in times.values()]
+            lines.append([work, name, report.spread(speeds), *cells])
         report.keep([{**row, **report.circumstances()} for row in rows], arguments.out)
         groups[f"CartPole {work}"] = rates
-    print(report.markdown(["CartPole", "program", "steps/s", "times the plain one"], lines))
+    titles = ["CartPole", "program", "steps/s", "times the plain one", "times PureJaxRL's"]
+    print(report.markdown(titles[: 3 + len(references)], lines))
     rows = limits(works, 32 if arguments.smoke else RLLIB["rollout_length"], arguments.turns)
     report.keep([{**row, **report.circumstances()} for row in rows], arguments.out)
     lines = []

@@ -42,7 +42,7 @@ NEEDS = [  # packages that no test needs otherwise, by a script and words of its
 ]
 # What others use.
 PARTS = {"kernels", "memory_stages", "outside_training", "peer_stacks", "plain", "programs"}
-PARTS |= {"report", "rllib_examples", "simulated_ray"}
+PARTS |= {"purejaxrl_program", "report", "rllib_examples", "simulated_ray"}
 # They train another library alone.
 PEERS = {"offline_rllib", "peer_until", "rllib_peer", "sb3_pettingzoo"}
 LONG = {  # half a minute and more, with --smoke too
@@ -238,6 +238,55 @@ def test_every_benchmark_knows_its_smallest_form(script):
     text = (FOLDER / f"{script}.py").read_text(encoding="utf-8")
     assert re.search(r"report\.(arguments_of|Parser)\(", text)
     assert "--smoke" not in text
+
+
+PEER_FILE = """
+from typing import NamedTuple
+
+import flax.linen as nn
+import jax
+from peer_wrappers import returned
+
+class Step(NamedTuple):
+    obs: jax.Array
+
+class Network(nn.Module):
+    width: int
+
+    @nn.compact
+    def __call__(self, step):
+        return nn.Dense(self.width)(step.obs)
+
+def make_train(config):
+    config["NUM_UPDATES"] = config["TOTAL_TIMESTEPS"] // config["NUM_STEPS"] // config["NUM_ENVS"]
+
+    def train(rng):
+        step = Step(jax.random.normal(rng, (config["NUM_ENVS"], 4)))
+        network = Network(2)
+        outputs = network.apply(network.init(rng, step), step)
+        return {"metrics": returned(outputs), "updates": config["NUM_UPDATES"]}
+
+    return train
+"""
+
+
+def test_the_training_in_purejaxrls_file_is_made_at_our_settings(modules, tmp_path):
+    """The file imports a neighbour, and adds to the settings that it is given."""
+    (tmp_path / "ppo.py").write_text(PEER_FILE)
+    (tmp_path / "peer_wrappers.py").write_text("def returned(x):\n    return x.sum(axis=-1)\n")
+    peer, path = modules("purejaxrl_program"), sys.path.copy()
+    settings = peer.cartpole_settings(4, 8, 3)
+    before = settings.copy()
+    train = peer.make_train(tmp_path / "ppo.py", settings)
+    trained = jax.jit(train)(jax.random.key(0))
+    assert trained["metrics"].shape == (4,)
+    assert (trained["updates"], settings, sys.path) == (3, before, path)
+
+
+def test_a_file_that_is_not_there_is_refused_before_anything_runs(run, capsys):
+    with pytest.raises(SystemExit):
+        run("engine", "--purejaxrl", "nowhere/ppo.py")
+    assert "nowhere/ppo.py: there is no such file" in capsys.readouterr().err
 
 
 PROGRAM = """HloModule jit_f, entry_computation_layout={(f32[4]{0})->f32[4]{0}}
