@@ -12,14 +12,17 @@
 Every row has both, as `network_dtype` and `command_buffers`.
 
 The columns and their settings are those of benchmarks/throughput.py. The programs of an environment
-are compiled side by side, then timed one after the other. First the losses of a small training are
-compared with the CPU's, products in full float32: after one update they are expected to agree
-to about 1e-5; later the first action that rounding flips sets the two apart. With bfloat16 they
-differ by its rounding from the first update.
+are compiled side by side, then timed one after the other. First the losses of a small training of
+every environment are compared with the CPU's, products in full float32: after one update they are
+expected to agree to about 1e-5; later the first action that rounding flips sets the two apart. With
+bfloat16 they differ by its rounding from the first update. All of these are compiled side by side,
+and none begins after a quarter of `--minutes`.
 
 memory     of the program, as XLA planned it
-kernels    in one update, of its 32 steps and 16 minibatches, counted in XLA's text with the trips
-           of its loops. XLA may launch many of them at once (command buffers)
+kernels    in one step of the environments, random actions and resets included (those of stepping
+           with its start, divided by `--num-steps`), and in one update, of its 32 steps and 16
+           minibatches. They are counted in XLA's text with the trips of its loops; XLA may launch
+           many of them at once (command buffers)
 each, us   the time of an update divided by its number of kernels
 of peak    operations in products, beside those of a product of the minibatch's rows alone, both as
            JAX multiplies by default (on NVIDIA's cards TF32), or both in bfloat16
@@ -29,7 +32,8 @@ limit      launches: the card is busy for less than 60 % (without a profile: a k
            than 4 us); products: more than 40 % of peak; else memory
 
 Without a card, or with --dry-run, nothing is timed: an update is lowered for CUDA, its loops, sorts
-and callbacks to the host are counted, and its kernels as the CPU has them.
+and callbacks to the host are counted, and the kernels of a step and of an update as the CPU has
+them.
 """
 
 import itertools
@@ -62,17 +66,21 @@ COMPARED, UPDATES = 256, 3  # environments and updates of the training that the 
 SMALL_LOSS = 1e-2  # a difference of smaller losses is taken as a share of this
 LAUNCH_US, BUSY, OF_PEAK = 4.0, 0.6, 0.4
 COMPILERS = 4  # programs that are compiled at the same time
+COMPARING = 0.25  # of the minutes, after which no other losses are compared
 OPERATIONS = {"cpu": 2e9}  # of products alone, in one call
 SMALLEST = {
     **{"envs": ["cartpole"], "num_envs": [8], "fcnet_hiddens": [8], "pairs": 1},
     **{"num_steps": 4, "compared": 4},
 }
-SHOWN = {"compiled_s": ".1f", "memory_mib": ",.0f", "kernels": ",", "kernel_us": ".1f"}
-SHOWN |= {"of_peak": ".0%", "busy": ".0%", "limit": ""}
+SHOWN = {"compiled_s": ".1f", "memory_mib": ",.0f", "step_kernels": ",.1f", "kernels": ","}
+SHOWN |= {"kernel_us": ".1f", "of_peak": ".0%", "busy": ".0%", "limit": ""}
 MEASURED = ["environment", "environments", "network", *throughput.COLUMNS, "compiled, s"]
-MEASURED += ["memory, MiB", "kernels", "each, us", "of peak", "busy", "limit"]
+MEASURED += ["memory, MiB", "kernels of a step", "kernels of an update", "each, us"]
+MEASURED += ["of peak", "busy", "limit"]
+COUNTS = {"while": ",", "sort": ",", "callbacks": ",", "dot_general": ","}
+COUNTS |= {"step_kernels_cpu": ",.1f", "kernels_cpu": ","}
 COUNTED = ["environment", "network", "loops", "sorts", "callbacks", "products"]
-COUNTED += ["kernels of an update (CPU)"]
+COUNTED += ["kernels of a step (CPU)", "kernels of an update (CPU)"]
 COMMAND_BUFFERS = "--xla_gpu_enable_command_buffer=+WHILE"
 NO_TIME = "not measured, no time left (--minutes, --envs)"
 
@@ -92,19 +100,52 @@ def facts_of(arguments: Any) -> dict:
     return {**{name: getattr(arguments, name) for name in names}, **report.circumstances()}
 
 
-def differences(name: str, arguments: Any) -> list[float]:
-    """The largest relative difference of a loss from the CPU's, after each update."""
+def training_losses(name: str, arguments: Any, device: jax.Device) -> Callable[[], np.ndarray]:
+    """A small training, compiled for the device; returns its losses [updates, losses]."""
     config = configuration(name, arguments.compared, [64], arguments)
     config = config.replace(total_env_steps=UPDATES * config.train_batch_size)
-    losses, names = [], ("policy_loss", "vf_loss", "entropy")
-    for device in (jax.devices("cpu")[0], jax.devices()[0]):
-        with jax.default_matmul_precision("highest"):
-            key = jax.device_put(jax.random.key(0), device)
-            _, metrics = jax.jit(make_train(config))(key)
-        by_policy = [np.asarray(policy[name]) for policy in metrics.learners for name in names]
-        losses.append(np.concatenate(by_policy, axis=1))  # [updates, losses]
-    on_cpu, here = losses
-    return np.max(np.abs(here - on_cpu) / np.maximum(np.abs(on_cpu), SMALL_LOSS), axis=1).tolist()
+    key = jax.device_put(jax.random.key(0), device)
+    with jax.default_matmul_precision("highest"):
+        program = jax.jit(make_train(config)).lower(key).compile()
+
+    def train() -> np.ndarray:
+        _, metrics = program(key)
+        losses = itertools.product(metrics.learners, ("policy_loss", "vf_loss", "entropy"))
+        by_policy = [np.asarray(policy[loss]) for policy, loss in losses]
+        return np.concatenate(by_policy, axis=1)
+
+    return train
+
+
+def differences(arguments: Any, is_over: Callable[[], bool]) -> dict[str, list[float] | None]:
+    """The largest relative difference of a loss from the CPU's, after each update, by environment.
+
+    None of those for which there was no time.
+    """
+    devices = dict.fromkeys((jax.devices("cpu")[0], jax.devices()[0]))
+    compiled_for = lambda case: None if is_over() else training_losses(case[0], arguments, case[1])
+    cases = [*itertools.product(arguments.envs, devices)]
+    with ThreadPoolExecutor(min(len(cases), COMPILERS)) as threads:
+        trainings = dict(zip(cases, threads.map(compiled_for, cases), strict=True))
+    found = {}
+    for name in arguments.envs:
+        of_devices = [trainings[name, device] for device in devices]
+        found[name] = None
+        if None not in of_devices and not is_over():
+            on_cpu, here = of_devices[0](), of_devices[-1]()
+            shares = np.abs(here - on_cpu) / np.maximum(np.abs(on_cpu), SMALL_LOSS)
+            found[name] = np.max(shares, axis=1).tolist()
+    return found
+
+
+def table_of_differences(by_env: dict[str, list[float] | None]) -> str:
+    """A line for each environment that was compared."""
+    lines = [
+        [name, *(f"{share:.1e}" for share in shares)] for name, shares in by_env.items() if shares
+    ]
+    titles = ["losses beside the CPU's, environment"]
+    titles += [f"after update {update + 1}" for update in range(UPDATES)]
+    return report.markdown(titles, lines) if lines else ""
 
 
 @cache
@@ -151,6 +192,7 @@ def compiled(case: tuple[str, int, int, str], arguments: Any, is_over: Callable[
         "compiled_s": time.perf_counter() - begin,
         "memory_mib": None if memory is None else memory / 2**20,
         "kernels": launches.kernels,
+        "step_kernels": launches.kernels / (steps // num_envs),
         "kinds": dict(launches.kinds),
     }
 
@@ -249,25 +291,36 @@ def counted(name: str, width: int, arguments: Any) -> dict:
     text = lowered.as_text()
     number = lambda kind: len(re.findall(rf"stablehlo\.{kind}\b", text))
     on_cpu = kernels.launches(programs.training(config).compiled.as_text())
+    num_steps = arguments.num_steps
     return {
         "env": name,
         "fcnet_hiddens": [width] * 2,
         "num_envs": num_envs,
         **{kind: number(kind) for kind in ("while", "sort", "dot_general")},
         "callbacks": len(re.findall(r"custom_call @\w*callback", text)),
+        "step_kernels_cpu": stepping_kernels(name, num_envs, num_steps) / num_steps,
         "kernels_cpu": on_cpu.kernels,
         "kinds_cpu": dict(on_cpu.kinds),
     }
 
 
+@cache
+def stepping_kernels(name: str, num_envs: int, num_steps: int) -> int:
+    """The kernels of so many steps of the environments; no network is part of them."""
+    stepping = programs.stepping(name, {}, num_envs, num_steps)
+    return kernels.launches(stepping.compiled.as_text()).kernels
+
+
 def table_of_counts(rows: list[dict]) -> str:
-    names = ("while", "sort", "callbacks", "dot_general", "kernels_cpu")
-    lines = [[row["env"], network_of(row), *(f"{row[name]:,}" for name in names)] for row in rows]
+    lines = [
+        [row["env"], network_of(row), *(format(row[name], form) for name, form in COUNTS.items())]
+        for row in rows
+    ]
     return report.markdown(COUNTED, lines)
 
 
 def table(rows: list[dict]) -> str:
-    """A line for each size and network; the speed of stepping stands in each of them."""
+    """A line for each size and network; the stepping of that size stands in each of them."""
     stepping, *_ = throughput.COLUMNS
 
     def case(row: dict, column: str) -> tuple:
@@ -282,8 +335,10 @@ def table(rows: list[dict]) -> str:
         for column in throughput.COLUMNS:
             rates = by_case[case(row, column)].get("steps_per_s")
             cells.append(report.spread(rates) if rates else "failed")
+        of_stepping = by_case[case(row, stepping)].get("step_kernels")
         for name, form in SHOWN.items():
-            cells.append("" if row.get(name) is None else format(row[name], form))
+            value = of_stepping if name == "step_kernels" else row.get(name)
+            cells.append("" if value is None else format(value, form))
         lines.append(cells)
     return report.markdown(MEASURED, lines)
 
@@ -294,11 +349,12 @@ def measure(device: jax.Device, arguments: Any) -> None:
     is_over = lambda: spent() > 60 * arguments.minutes
     print(f"{device.device_kind}, jax {jax.__version__}, {arguments.network_dtype}", flush=True)
     facts = {"device": device.device_kind, **facts_of(arguments)}
-    for name in arguments.envs[:2]:
-        found = differences(name, arguments)
-        report.keep([{"env": name, "differences": found, **facts}], arguments.out)
-        shares = ", ".join(f"{share:.1e}" for share in found)
-        print(f"{name}: losses differ from the CPU's by {shares} after one update and more")
+    found = differences(arguments, lambda: spent() > 60 * arguments.minutes * COMPARING)
+    rows = [{"env": name, "differences": shares, **facts} for name, shares in found.items()]
+    report.keep(rows, arguments.out)
+    print(table_of_differences(found), flush=True)
+    for name in (name for name, shares in found.items() if shares is None):
+        print(f"{name}: its losses were not compared, no time left (--minutes, --envs)")
     for name in arguments.envs:
         if is_over():
             print(f"{name}: {NO_TIME}", flush=True)
