@@ -68,7 +68,7 @@ def programs_of(
     """The plain program first; then PureJaxRL's, if its file is given."""
     config = configuration(num_envs, length, updates)
     works = {"plain": whole(make_plain_train(Settings(num_envs, length, updates)), seeds)}
-    if purejaxrl is not None:
+    if purejaxrl is not None and seeds == 1:  # vmapped, its QRs of LAPACK wait for each other
         settings = purejaxrl_program.cartpole_settings(num_envs, length, updates)
         works[PUREJAXRL] = whole(purejaxrl_program.make_train(purejaxrl, settings), seeds)
     works["make_train"] = whole(make_train(config), seeds)
@@ -128,10 +128,11 @@ def main() -> None:
         rates = in_turns(programs_of(*sizes, arguments.purejaxrl), steps, arguments.turns)
         rows = []
         for name, speeds in rates.items():
-            times = {reference: ratio(speeds, rates[reference]) for reference in references}
+            known = [reference for reference in references if reference in rates]
+            times = {reference: ratio(speeds, rates[reference]) for reference in known}
             row = {"work": work, "program": name, "steps_per_s": speeds, "ratio": times["plain"]}
             rows.append({**row, "times_purejaxrl": times.get(PUREJAXRL)})
-            cells = [f"{value:.2f}" for value in times.values()]
+            cells = [f"{times[who]:.2f}" if who in times else "" for who in references]
             lines.append([work, name, report.spread(speeds), *cells])
         report.keep([{**row, **report.circumstances()} for row in rows], arguments.out)
         groups[f"CartPole {work}"] = rates
