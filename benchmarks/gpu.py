@@ -36,12 +36,13 @@ and callbacks to the host are counted, and the kernels of a step and of an updat
 them.
 """
 
+import contextlib
 import itertools
 import os
 import re
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
@@ -120,10 +121,15 @@ def training_losses(name: str, arguments: Any, device: jax.Device) -> Callable[[
 def differences(arguments: Any, is_over: Callable[[], bool]) -> dict[str, list[float] | None]:
     """The largest relative difference of a loss from the CPU's, after each update, by environment.
 
-    None of those for which there was no time.
+    None of those that failed, or for which there was no time.
     """
     devices = dict.fromkeys((jax.devices("cpu")[0], jax.devices()[0]))
-    compiled_for = lambda case: None if is_over() else training_losses(case[0], arguments, case[1])
+
+    def compiled_for(case: tuple[str, jax.Device]) -> Callable | None:
+        name, device = case
+        with failing(name):
+            return None if is_over() else training_losses(name, arguments, device)
+
     cases = [*itertools.product(arguments.envs, devices)]
     with ThreadPoolExecutor(min(len(cases), COMPILERS)) as threads:
         trainings = dict(zip(cases, threads.map(compiled_for, cases), strict=True))
@@ -132,10 +138,20 @@ def differences(arguments: Any, is_over: Callable[[], bool]) -> dict[str, list[f
         of_devices = [trainings[name, device] for device in devices]
         found[name] = None
         if None not in of_devices and not is_over():
-            on_cpu, here = of_devices[0](), of_devices[-1]()
-            shares = np.abs(here - on_cpu) / np.maximum(np.abs(on_cpu), SMALL_LOSS)
-            found[name] = np.max(shares, axis=1).tolist()
+            with failing(name):
+                on_cpu, here = of_devices[0](), of_devices[-1]()
+                shares = np.abs(here - on_cpu) / np.maximum(np.abs(on_cpu), SMALL_LOSS)
+                found[name] = np.max(shares, axis=1).tolist()
     return found
+
+
+@contextlib.contextmanager
+def failing(name: str) -> Iterator[None]:
+    """Says in one line why the losses of an environment could not be computed."""
+    try:
+        yield
+    except jax.errors.JaxRuntimeError as error:
+        print(f"{name}: losses: {str(error).splitlines()[0]}", flush=True)
 
 
 def table_of_differences(by_env: dict[str, list[float] | None]) -> str:
@@ -354,7 +370,7 @@ def measure(device: jax.Device, arguments: Any) -> None:
     report.keep(rows, arguments.out)
     print(table_of_differences(found), flush=True)
     for name in (name for name, shares in found.items() if shares is None):
-        print(f"{name}: its losses were not compared, no time left (--minutes, --envs)")
+        print(f"{name}: its losses were not compared (for want of time: --minutes, --envs)")
     for name in arguments.envs:
         if is_over():
             print(f"{name}: {NO_TIME}", flush=True)

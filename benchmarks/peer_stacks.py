@@ -215,14 +215,17 @@ SETTINGS = {
 
 
 def sb3_train(threads: int, zoo: bool = False) -> Unit:
-    """Stable-Baselines3's PPO on CartPole, as `sb3_cartpole` makes it."""
-    return _learns(sb3_cartpole(threads, zoo))
+    """Stable-Baselines3's PPO on CartPole, as `sb3_cartpole` makes it, at a constant rate."""
+    return _learns(sb3_cartpole(threads, zoo, falls=False))
 
 
-def sb3_cartpole(threads: int, zoo: bool, seed: int = 0, **others: Any) -> Any:
+def sb3_cartpole(
+    threads: int, zoo: bool, seed: int = 0, *, falls: bool = True, **others: Any
+) -> Any:
     """Its PPO with its defaults, or RL Baselines3 Zoo's settings; PyTorch on so many threads.
 
-    On the CPU, as its documentation advises for small networks.
+    On the CPU, as its documentation advises for small networks. `falls`: the zoo's learning rate
+    and clipping fall to 0 within a call of `learn`.
     """
     import torch
     from stable_baselines3 import PPO
@@ -232,8 +235,10 @@ def sb3_cartpole(threads: int, zoo: bool, seed: int = 0, **others: Any) -> Any:
     settings = {}
     if zoo:
         settings = {"n_steps": 32, "batch_size": 256, "n_epochs": 20, "gamma": 0.98}
-        settings |= {"gae_lambda": 0.8, "learning_rate": lambda left: 1e-3 * left}
-        settings |= {"clip_range": lambda left: 0.2 * left}
+        settings |= {"gae_lambda": 0.8, "learning_rate": 1e-3, "clip_range": 0.2}
+        if falls:
+            settings["learning_rate"] = lambda left: 1e-3 * left
+            settings["clip_range"] = lambda left: 0.2 * left
     envs = make_vec_env("CartPole-v1", n_envs=8 if zoo else 1, seed=seed)
     return PPO("MlpPolicy", envs, seed=seed, device="cpu", **settings, **others)
 

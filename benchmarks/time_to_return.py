@@ -139,8 +139,9 @@ def measure(
 
 
 def fastest(rows: Iterable[dict], peer: str) -> tuple[str, int]:
-    """(the peer, its number of threads) of the row that was over first."""
-    row = min((row for row in rows if row.get("peer") == peer), key=lambda row: row["total_s"])
+    """(the peer, its number of threads) of the row that reached the return first."""
+    of_peer = [row for row in rows if row.get("peer") == peer]
+    row = min(of_peer, key=lambda row: (not row["reached"], row["total_s"]))
     return peer, row["threads"]
 
 

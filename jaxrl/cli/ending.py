@@ -10,6 +10,7 @@ from typing import NoReturn
 
 from jaxrl.core.errors import UsageError
 from jaxrl.run.command_line import is_of_a_command, program
+from jaxrl.run.devices.mesh import hosts
 from jaxrl.run.signals import break_off
 
 
@@ -20,6 +21,7 @@ def ends_in_one_line(name: str, stopped: str = "stopped") -> Iterator[None]:
     Args:
         stopped: what Ctrl-C's line says.
     """
+    before = signal.getsignal(signal.SIGINT)
     hear_ctrl_c()
     try:
         yield
@@ -27,19 +29,25 @@ def ends_in_one_line(name: str, stopped: str = "stopped") -> Iterator[None]:
         print(f"{program(name)}: {error}", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:
-        print(f"{program(name)}: {stopped}", file=sys.stderr)
+        with contextlib.suppress(OSError):  # Ctrl-C ended who reads it, too
+            print(f"{program(name)}: {stopped}", file=sys.stderr)
         leave(1)
+    finally:
+        if signal.getsignal(signal.SIGINT) == break_off and _is_in_main_thread():
+            signal.signal(signal.SIGINT, before)
 
 
 def leave(code: int) -> NoReturn:
     """Ends the command after Ctrl-C.
 
     What XLA is compiling then, it goes on to compile, and Python must not take itself down
-    meanwhile: that ends in a segmentation fault.
+    meanwhile: that ends in a segmentation fault. One of several processes says goodbye to the
+    others first, as Python ends.
     """
-    if is_of_a_command():
-        sys.stdout.flush()
-        sys.stderr.flush()
+    if is_of_a_command() and hosts() is None:
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError):
+                stream.flush()
         os._exit(code)
     sys.exit(code)
 
@@ -53,5 +61,10 @@ def hear_ctrl_c(*, where_ignored: bool = False) -> None:
     """
     handler = signal.getsignal(signal.SIGINT)
     replaced = {signal.default_int_handler, *([signal.SIG_IGN] if where_ignored else [])}
-    if handler in replaced and threading.current_thread() is threading.main_thread():
+    if handler in replaced and _is_in_main_thread():
         signal.signal(signal.SIGINT, break_off)
+
+
+def _is_in_main_thread() -> bool:
+    """Returns whether handlers of signals can be set."""
+    return threading.current_thread() is threading.main_thread()

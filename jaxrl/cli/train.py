@@ -19,7 +19,7 @@ from jaxrl.cli.algorithms import (
     example,
     named_in,
 )
-from jaxrl.cli.ending import ends_in_one_line
+from jaxrl.cli.ending import ends_in_one_line, leave
 from jaxrl.cli.flags import (
     CompileFlags,
     Flag,
@@ -182,7 +182,7 @@ def train_bc(argv: Sequence[str] | None = None) -> None:
 
 @ends_in_one_line("train", "stopped before the first result")
 def _train(argv: Sequence[str], algorithm: str) -> None:
-    started, trainer = time.perf_counter(), None
+    started, trainer, is_broken_off = time.perf_counter(), None, False
     machine.limit_arenas()
     try:
         order = parse(argv, algorithm)
@@ -218,7 +218,7 @@ def _train(argv: Sequence[str], algorithm: str) -> None:
         trainer.stop()
         sys.exit(f"{program('train')}: {error}")
     except KeyboardInterrupt:
-        pass
+        is_broken_off = True
     if trainer is None or trainer.last_result is None:
         raise KeyboardInterrupt
     failed = trainer.stop()
@@ -228,6 +228,8 @@ def _train(argv: Sequence[str], algorithm: str) -> None:
     say(summary(trainer, f"{duration(time.perf_counter() - started)} {whole}"))
     if failed:
         sys.exit(f"{program('train')}: {failed}")
+    if is_broken_off:
+        leave(0)
 
 
 def _page(order: TrainOptions, trainer: Trainer) -> contextlib.AbstractContextManager:

@@ -59,7 +59,7 @@ class LiveServer(ThreadingHTTPServer):
         return tuple(f"{name}:{self.server_port}" for name in (HOST, "localhost"))
 
     def serve(self) -> None:
-        """Serves, and plays what is new, until Ctrl-C; that waits while a program is compiled."""
+        """Serves, and plays what is new, until Ctrl-C."""
         # JAX in the main thread: Python cannot end while another one is inside of it.
         threading.Thread(target=self.serve_forever, daemon=True).start()
         try:

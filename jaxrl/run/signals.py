@@ -25,7 +25,9 @@ def break_off(number: int, frame: FrameType | None) -> None:
     callbacks = {getattr(callback, "__code__", None) for callback in gc.callbacks}
     while frame is not None:
         if frame.f_code in callbacks:
-            threading.Timer(LATER_SECONDS, _thread.interrupt_main, [number]).start()
+            # Wakes the thread if it waits; Windows cannot.
+            again = getattr(signal, "pthread_kill", lambda _, name: _thread.interrupt_main(name))
+            threading.Timer(LATER_SECONDS, again, [threading.get_ident(), number]).start()
             return
         frame = frame.f_back
     raise KeyboardInterrupt
@@ -49,10 +51,8 @@ class StopSignal:
             yield
             return
         self.heard, self._listens = "", True
-        in_main_thread = threading.current_thread() is threading.main_thread()
-        previous = {}
-        if in_main_thread:
-            previous = {number: signal.signal(number, self._hear) for number in _wanted()}
+        numbers = _wanted() if threading.current_thread() is threading.main_thread() else []
+        previous = {number: signal.signal(number, self._hear) for number in numbers}
         try:
             yield
         finally:

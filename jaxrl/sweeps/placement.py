@@ -9,6 +9,7 @@ import jax
 from jaxrl.core.errors import UsageError
 from jaxrl.core.machine import free_memory, free_on_device, in_units
 from jaxrl.core.types import PyTree
+from jaxrl.run.command_line import is_of_a_command
 from jaxrl.run.devices.compiled import CAPACITY
 from jaxrl.sweeps.trials import TrialGroup
 
@@ -95,8 +96,8 @@ def side_by_side(
         stop.
 
     Raises:
-        what failed in the first lane with a failure, when all have ended; `KeyboardInterrupt` at
-        once, for a lane may be compiling.
+        what failed in the first lane with a failure, when all have ended; in a command
+        `KeyboardInterrupt` at once, for a lane may be compiling.
     """
 
     def in_lane(device: jax.Device, programs: Iterable[int]) -> None:
@@ -121,7 +122,7 @@ def side_by_side(
             future.result()
     except BaseException as error:
         break_off()
-        if not isinstance(error, KeyboardInterrupt):
+        if not (isinstance(error, KeyboardInterrupt) and is_of_a_command()):
             wait(futures)
         raise
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from jaxrl.core.errors import UsageError, one_line
+from jaxrl.core.errors import UsageError, brief, one_line
 from jaxrl.core.json_text import read_json
 from jaxrl.run.results import ITERATIONS
 from jaxrl.run.storage import migrate, own_files
@@ -106,7 +106,7 @@ def _row_problem(row: Any, trials: list[dict[str, Any]]) -> str:
         return problem
     number = row["trial"]
     if not 0 <= number < len(trials):
-        return f"trial in it is {number}; the sweep has {len(trials)}"
+        return f"trial in it is {brief(number)}; the sweep has {len(trials)}"
     if (list(row["settings"]), row["seed"]) != (
         list(trials[number]["settings"]),
         trials[number]["seed"],

@@ -112,7 +112,7 @@ class Scheduler(SweepRun):
                 return
 
     def close(self) -> None:
-        for trial_state in self.trial_states.values():
+        for trial_state in list(self.trial_states.values()):  # a lane may still be at work
             trial_state.reporter.logs.close()
         if self.population is not None and not self.trial_states:
             self.population.remove_checkpoints()

@@ -258,8 +258,10 @@ def disjoint(grid: dict[str, Grid], draws: dict[str, Draw], where: str) -> dict[
 
 
 def _pairs(flag: str, words: Sequence[str]) -> dict[str, str]:
-    words = [f"lambda_{word[6:]}" if word.startswith("lambda=") else word for word in words]
-    return pairs_of_texts(flag_name(flag), words, form="SETTING=VALUES")
+    found = pairs_of_texts(flag_name(flag), words, form="SETTING=VALUES")
+    if {"lambda", "lambda_"} <= found.keys():
+        raise UsageError(f"{flag_name(flag)} names lambda twice")
+    return {"lambda_" if name == "lambda" else name: text for name, text in found.items()}
 
 
 def _values(text: str) -> list[Any]:

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from jaxrl.cli.ending import hear_ctrl_c
+from jaxrl.cli.ending import ends_in_one_line, hear_ctrl_c
 from jaxrl.run.signals import StopSignal, break_off
 
 
@@ -75,28 +75,31 @@ def test_a_handler_of_the_caller_stays(former_handler):
 
 
 COMPILING = """
-import signal, sys, threading
-import jax, jax.numpy as jnp
+import os, signal, sys, threading, time
 from jaxrl.cli.ending import ends_in_one_line
+from jaxrl.run.devices.compiled import compile_all
 
 sys.argv = ["jaxrl"]
 
-def long_program(x):
-    for _ in range(400):
-        x = jnp.sort(jnp.sin(x @ x), axis=0)
-    return x
+class Endless:
+    def compile(self):
+        time.sleep(3600)
 
-lowered = jax.jit(long_program).lower(jnp.ones((7, 7)))
 with ends_in_one_line("evaluate", "stopped"):
-    threading.Timer(0.5, signal.raise_signal, [signal.SIGINT]).start()
-    lowered.compile()
-    print("compiled too soon")
+    threading.Timer(0.5, os.kill, [os.getpid(), signal.SIGINT]).start()
+    compile_all([Endless(), Endless()])
 """
 
 
 @pytest.mark.long
-def test_ctrl_c_while_a_program_is_compiled_ends_a_command_in_one_line():
+def test_a_command_waits_for_no_compiler_after_ctrl_c():
     done = subprocess.run(
         [sys.executable, "-c", COMPILING], capture_output=True, text=True, timeout=120
     )
     assert (done.stdout, done.stderr, done.returncode) == ("", "jaxrl evaluate: stopped\n", 1)
+
+
+def test_after_a_command_its_caller_has_the_former_handler(former_handler):
+    with ends_in_one_line("evaluate"):
+        assert signal.getsignal(signal.SIGINT) == break_off
+    assert signal.getsignal(signal.SIGINT) == former_handler
