@@ -24,14 +24,16 @@ against four explorers that none of them met. Beside them a hunter by hand, whic
 towards the explorer. All learners have settings that were once tuned, with dense layers.
 
 Hunter: pairs are trained at the arena's tuned settings, where both learn. At each quarter of the
-training the hunter is judged against the same four explorers, and at the end the explorer against
-the hunter by hand. Then a best response is trained against each of the first pair, which learns no
-more: as many steps again.
+training a checkpoint is written, and the hunter is judged against the same four explorers. At the
+end the explorer meets the hunter by hand, and the explorer of every quarter meets the hunter of
+every quarter. Then best responses are trained, as many steps again: to the hunter by hand, and to
+each of the pair, which learns no more. All of it is done for each of the seeds.
 """
 
 import itertools
 import tempfile
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -59,6 +61,7 @@ GAMES = ("tic-tac-toe", "arena", "hunter")
 SEATS = ("x", "o")
 MET = {"one": 1, "four": 4, "fourteen": 14}  # explorers that a hunter meets in training
 STRANGERS = 4  # explorers that no hunter meets
+QUARTERS = (1, 2, 3, 4)  # of the training of a pair
 SMALLEST = {
     **{"games": list(GAMES), "cases": ["uniform"], "seeds": [0]},
     **{"steps": 16_384, "arena_steps": 8, "hunter_steps": 102_400},
@@ -295,28 +298,54 @@ def pair(strangers: list[str], seed: int, steps: int, run: Path) -> list[dict[st
         opponents=explorers(strangers),
         per_policy={"pol2": config.to_dict()["per_policy"]["pol2"]},
     )
+    # `fit` writes a checkpoint as it ends. None by the clock: it would replace those.
+    stored = {"run_dir": run, "checkpoint_interval_s": None, "keep": len(QUARTERS)}
     rows = []
     with (
-        jaxrl.Trainer(config, run_dir=run, quiet=True, pictures=False) as trainer,
+        jaxrl.Trainer(config, quiet=True, pictures=False, **stored) as trainer,
         jaxrl.Trainer(judged, run_dir=None, quiet=True) as judge,
     ):
-        for quarter in range(1, 5):
+        for quarter in QUARTERS:
             result = trainer.fit({"num_env_steps_sampled_lifetime": steps * quarter // 4})
             judge.set_weights({"pol2": trainer.get_weights()["pol2"]})
-            by_agent = result["env_runners"]["agent_episode_returns_mean"]
             row = arena_row(f"pair, quarter {quarter}", seed, steps, [], returns(judge))
+            both = of_both(result["env_runners"])
             rows.append(
-                {
-                    **row,
-                    "game": "hunter",
-                    "explorer": by_agent["agent1"],
-                    "hunter": by_agent["agent2"],
-                }
+                {**row, **both, "game": "hunter", "iteration": result["training_iteration"]}
             )
-            print(f"beside each other: {by_agent}", flush=True)
+            print(f"beside each other: {both}", flush=True)
     found = {"explorer": against_the_hunter_by_hand(f"{run}#pol1")}
     print(f"explorer of seed {seed} against the hunter by hand: {found}", flush=True)
-    return [*rows, {"game": "hunter", "case": "by hand", "seed": seed, "steps": steps, **found}]
+    row = {"game": "hunter", "case": "explorer against the hunter by hand"}
+    return [*rows, {**row, "seed": seed, "steps": steps, **found}]
+
+
+def of_both(env_runners: dict[str, Any]) -> dict[str, float]:
+    """The mean returns of the two agents, by role."""
+    by_agent = env_runners["agent_episode_returns_mean"]
+    return {"explorer": by_agent["agent1"], "hunter": by_agent["agent2"]}
+
+
+def meetings(run: Path, seed: int, steps: int, iterations: list[int]) -> list[dict[str, Any]]:
+    """Rows of the explorer of every quarter beside the hunter of every quarter.
+
+    Args:
+        iterations: of the checkpoints of the quarters.
+    """
+    config = jaxrl.PPOConfig.tuned("arena", total_env_steps=steps, seed=seed)
+    stages = [
+        {name: jaxrl.load_policy(run, name, checkpoint=iteration) for name in ("pol1", "pol2")}
+        for iteration in iterations
+    ]
+    rows = []
+    with jaxrl.Trainer(config, run_dir=None, quiet=True) as judge:
+        for i, j in itertools.product(QUARTERS, repeat=2):
+            judge.set_weights({"pol1": stages[i - 1]["pol1"], "pol2": stages[j - 1]["pol2"]})
+            both = of_both(judge.evaluate(episodes=200, explore=True)["env_runners"])
+            print(f"explorer of quarter {i}, hunter of quarter {j}: {both}", flush=True)
+            row = {"game": "quarters", "case": f"{i} {j}", "seed": seed, "steps": steps}
+            rows.append({**row, **both})
+    return rows
 
 
 def against_the_hunter_by_hand(run: str) -> float:
@@ -329,31 +358,34 @@ def against_the_hunter_by_hand(run: str) -> float:
     return played["agent_episode_returns_mean"]["agent1"]
 
 
-def best_response(role: str, opponent: Any, steps: int) -> dict[str, Any]:
+def best_response(role: str, opponent: Any, seed: int, steps: int) -> dict[str, Any]:
     """The row of a policy that learns against one opponent, which learns nothing."""
-    config = jaxrl.PPOConfig.tuned("arena", total_env_steps=steps, seed=50)
+    config = jaxrl.PPOConfig.tuned("arena", total_env_steps=steps, seed=50 + seed)
     pool = jaxrl.OpponentPool(size=1, fixed={"opponent": opponent})
     config = config.replace(policies_to_train=(role,), opponents=pool)
     with jaxrl.Trainer(config, run_dir=None, quiet=True) as trainer:
-        by_agent = trainer.fit()["env_runners"]["agent_episode_returns_mean"]
+        both = of_both(trainer.fit()["env_runners"])
     against = "the hunter by hand" if callable(opponent) else "the pair's other"
-    print(f"best response of {role} to {against}: {by_agent}", flush=True)
-    row = {"game": "hunter", "case": f"best response of {role} to {against}", "seed": 50}
-    return {**row, "steps": steps, "explorer": by_agent["agent1"], "hunter": by_agent["agent2"]}
+    case = f"best response of {role} to {against}"
+    print(f"{case}, seed {seed}: {both}", flush=True)
+    return {"game": "hunter", "case": case, "seed": seed, "steps": steps, **both}
 
 
-def hunters(arguments: Any, folder: Path) -> list[dict[str, Any]]:
+def hunters(arguments: Any, folder: Path) -> Iterator[list[dict[str, Any]]]:
+    """Rows of the hunter by hand, then of each seed."""
     steps = arguments.hunter_steps
     count = 1 if arguments.smoke else STRANGERS
     strangers = [explorer(folder, 100 + i, steps // 4) for i in range(count)]
-    rows = [{**hunter_by_hand(strangers), "game": "hunter"}]
+    yield [{**hunter_by_hand(strangers), "game": "hunter"}]
     for seed in arguments.seeds:
-        rows += pair(strangers, seed, steps, folder / f"pair{seed}")
-    first = folder / f"pair{arguments.seeds[0]}"
-    pairs = [("pol1", chase), ("pol1", f"{first}#pol2"), ("pol2", f"{first}#pol1")]
-    for role, opponent in pairs[:1] if arguments.smoke else pairs:
-        rows.append(best_response(role, opponent, steps))
-    return rows
+        run = folder / f"pair{seed}"
+        rows = pair(strangers, seed, steps, run)
+        yield rows
+        iterations = [row["iteration"] for row in rows if "iteration" in row]
+        yield meetings(run, seed, steps, iterations)
+        matches = [("pol1", f"{run}#pol2"), ("pol2", f"{run}#pol1"), ("pol1", chase)]
+        for role, opponent in matches[:1] if arguments.smoke else matches:
+            yield [best_response(role, opponent, seed, steps)]
 
 
 def arena_row(
@@ -381,15 +413,12 @@ def tables(rows: list[dict[str, Any]]) -> str:
     cases = dict.fromkeys((row["game"], row["case"]) for row in rows)
     by_case = {key: [row for row in rows if (row["game"], row["case"]) == key] for key in cases}
     lines = {game: [] for game in GAMES}
+    columns = {"arena": ("met", "strangers"), "hunter": ("explorer", "hunter", "strangers")}
     for (game, case), found in by_case.items():
-        if game == "hunter":
-            values = ([row.get(name) for row in found] for name in ("explorer", "hunter"))
-            values = (*values, [row.get("strangers") for row in found])
-            shown = ("" if None in value else report.spread(value, ".1f") for value in values)
-            lines[game].append([case, *shown])
+        if game == "quarters":
             continue
-        if game == "arena":
-            values = ([row[name] for row in found] for name in ("met", "strangers"))
+        if game in columns:
+            values = ([row.get(name) for row in found] for name in columns[game])
             shown = ("" if None in value else report.spread(value, ".1f") for value in values)
             lines[game].append([case, *shown])
             continue
@@ -403,9 +432,22 @@ def tables(rows: list[dict[str, Any]]) -> str:
         "arena": ["explorers met", "return against those", "against four others"],
         "hunter": ["case", "explorer", "hunter", "hunter against four explorers it never met"],
     }
-    return "\n\n".join(
-        report.markdown(titles[game], found) for game, found in lines.items() if found
-    )
+    shown = [report.markdown(titles[game], found) for game, found in lines.items() if found]
+    meeting = {case: found for (game, case), found in by_case.items() if game == "quarters"}
+    if meeting:
+        shown += [quarters_table(meeting, role) for role in ("explorer", "hunter")]
+    return "\n\n".join(shown)
+
+
+def quarters_table(by_case: dict[str, list[dict[str, Any]]], role: str) -> str:
+    """The returns of one of the two: a row for an explorer, a column for a hunter."""
+    titles = [f"return of the {role}", *(f"hunter of quarter {j}" for j in QUARTERS)]
+    lines = []
+    for i in QUARTERS:
+        values = ([row[role] for row in by_case[f"{i} {j}"]] for j in QUARTERS)
+        shown = (report.spread(value, ".1f") for value in values)
+        lines.append([f"explorer of quarter {i}", *shown])
+    return report.markdown(titles, lines)
 
 
 def main() -> None:
@@ -420,12 +462,17 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=6_000_000, help="of tic-tac-toe")
     arguments = parser.parse_args()
     rows, out = [], arguments.out
+
+    def add(found: list[dict[str, Any]]) -> None:
+        """Stores rows as they come: a command that is ended early leaves those that it has."""
+        report.keep([{**row, **report.circumstances()} for row in found], out)
+        rows.extend(found)
+
     if "tic-tac-toe" in arguments.games:
         for case, seed in itertools.product(arguments.cases, arguments.seeds):
             row, matrix = tic_tac_toe(case, seed, arguments.steps)
-            rows.append(row)
+            add([row])
             if POOLS[case].size > 1:
-                out.parent.mkdir(parents=True, exist_ok=True)
                 matrix.plot(out.with_name(f"{out.stem}_{case}.png"))
                 print(matrix.table())
     if "arena" in arguments.games:
@@ -434,13 +481,13 @@ def main() -> None:
             steps, count = arguments.arena_steps, max(met.values()) + others
             runs = [explorer(Path(folder), 100 + i, steps // 8) for i in range(count)]
             known, strangers = runs[:-others], runs[-others:]
-            rows.append(hunter_by_hand(strangers))
+            add([hunter_by_hand(strangers)])
             for case, seed in itertools.product(met, arguments.seeds):
-                rows.append(hunter(case, known, strangers, (seed, steps)))
+                add([hunter(case, known, strangers, (seed, steps))])
     if "hunter" in arguments.games:
         with tempfile.TemporaryDirectory() as folder:
-            rows += hunters(arguments, Path(folder))
-    report.keep([{**row, **report.circumstances()} for row in rows], arguments.out)
+            for found in hunters(arguments, Path(folder)):
+                add(found)
     print(tables(rows))
 
 
