@@ -14,9 +14,10 @@ from jaxrl.run.signals import StopSignal, break_off
 
 @pytest.fixture
 def former_handler():
-    handler = signal.getsignal(signal.SIGINT)
-    yield handler
-    signal.signal(signal.SIGINT, handler)
+    """Python's; a shell has it ignored where it runs the tests in the background."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield signal.default_int_handler
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture
@@ -80,6 +81,7 @@ from jaxrl.cli.ending import ends_in_one_line
 from jaxrl.run.devices.compiled import compile_all
 
 sys.argv = ["jaxrl"]
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 class Endless:
     def compile(self):
