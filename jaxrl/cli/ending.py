@@ -40,9 +40,9 @@ def ends_in_one_line(name: str, stopped: str = "stopped") -> Iterator[None]:
 def leave(code: int) -> NoReturn:
     """Ends the command after Ctrl-C.
 
-    What XLA is compiling then, it goes on to compile, and Python must not take itself down
-    meanwhile: that ends in a segmentation fault. One of several processes says goodbye to the
-    others first, as Python ends.
+    XLA goes on with what it is compiling, and a Python that ends by itself meanwhile crashes
+    (segmentation fault). One of several processes ends by itself all the same, for only then does
+    it tell the others.
     """
     if is_of_a_command() and hosts() is None:
         for stream in (sys.stdout, sys.stderr):
@@ -53,7 +53,7 @@ def leave(code: int) -> NoReturn:
 
 
 def hear_ctrl_c(*, where_ignored: bool = False) -> None:
-    """Lets Ctrl-C `break_off` the command of this process.
+    """Makes Ctrl-C end the command of this process, by `break_off`.
 
     Args:
         where_ignored: also where the signal is ignored, as shells arrange it for what they run in

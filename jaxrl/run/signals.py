@@ -25,9 +25,9 @@ def break_off(number: int, frame: FrameType | None) -> None:
     callbacks = {getattr(callback, "__code__", None) for callback in gc.callbacks}
     while frame is not None:
         if frame.f_code in callbacks:
-            # Wakes the thread if it waits; Windows cannot.
-            again = getattr(signal, "pthread_kill", lambda _, name: _thread.interrupt_main(name))
-            threading.Timer(LATER_SECONDS, again, [threading.get_ident(), number]).start()
+            # `pthread_kill` wakes the thread if it waits; Windows has none.
+            send = getattr(signal, "pthread_kill", lambda _, number: _thread.interrupt_main(number))
+            threading.Timer(LATER_SECONDS, send, [threading.get_ident(), number]).start()
             return
         frame = frame.f_back
     raise KeyboardInterrupt
