@@ -43,7 +43,8 @@ def _serve(run: str, options: ServeOptions) -> None:
         name: policy_of(saved, name, trust=options.trust) for name in saved.facts["policies"]
     }
     server = PolicyServer(policies, options, explore=options.explore)
-    # A shell starts what it runs in the background deaf to Ctrl-C's signal.
+    # Python's own, which asyncio replaces by one that closes connections; a shell has the signal
+    # ignored in what it runs in the background.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
     def ready() -> None:
